@@ -1,0 +1,1 @@
+"""The run: configuration, engines, stream, trainer, jobs."""
