@@ -1,0 +1,417 @@
+"""One run, described completely: read from YAML 1.2, refused early, frozen after.
+
+Three layers, the later one wins: the defaults below, a file, `key=value` overrides. A value that follows from
+others when it is left out (or null) is filled in before checking, so the copy that a run saves is complete.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from app import config_checks, config_text
+from app.config_errors import ConfigError, Problems, check_finite, explain
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "EngineConfig",
+    "EnvironmentConfig",
+    "EvalConfig",
+    "check_name",
+    "dump",
+    "from_dict",
+    "load",
+]
+
+Algorithm = Literal["grpo", "rloo", "reinforce_pp", "dr_grpo", "cispo", "gspo", "sapo"]
+
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+CountOrZero = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+NAME_RULE = (
+    "a name has 1 to 63 characters, each one of a-z, A-Z, 0-9, '.', '_' and '-', begins and ends with a "
+    "letter or digit, and is not a device name (con, prn, aux, nul, com0-9, lpt0-9)"
+)
+NAME = re.compile(
+    r"(?!(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|\Z))[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?",
+    re.IGNORECASE | re.ASCII,
+)
+ENVIRONMENT_NAME = re.compile(r"[A-Za-z_]\w*|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+BACKEND_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+# Sections of built-in metric keys: an environment of that name could shadow one of them.
+RESERVED_LABELS = frozenset(
+    {"reward", "generated", "eval", "loss", "clip", "importance", "mismatch", "tokens", "throughput"}
+    | {"ledger", "train", "rollout"}
+)
+
+# From the papers. GSPO's ratio is a mean over a sequence, so 100 times closer to 1; CISPO has no lower bound.
+CLIP_DEFAULTS = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+NORM_DEFAULTS = {"reinforce_pp": "batch", "rloo": "none", "dr_grpo": "none"}
+
+
+def check_name(name: str) -> str:
+    """The one rule for names that become folders; returns the name or raises ValueError with the rule."""
+    if not NAME.fullmatch(name):
+        raise ValueError(NAME_RULE)
+    return name
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        validate_default=True,
+    )
+
+
+class EnvironmentConfig(Section):
+    name: str
+    """A file in environments/, or an importable 'package.module:Class'."""
+    label: str
+    """The environment's name in metrics; by default its name. Tells two entries of one environment apart."""
+    weight: Positive = 1.0
+    """Share of the prompts, relative to the other entries."""
+    reward_min: float | None = None
+    """Lowest reward this environment can give; sets chart ranges only."""
+    reward_max: float | None = None
+    """Highest reward this environment can give; sets chart ranges only."""
+    kwargs: dict[str, JsonValue] = {}
+    """Arguments of the environment's constructor."""
+    reward_timeout_s: Positive = 10.0
+    """Longest time of one reward, in seconds; then the sample is an error and the process is replaced."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _label_from_name(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("label") is None:
+            name = data.get("name")
+            is_right = isinstance(name, str) and ENVIRONMENT_NAME.fullmatch(name)
+            return {**data, "label": name if is_right else "unnamed"}
+        return data
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_importable(cls, name: str) -> str:
+        if not ENVIRONMENT_NAME.fullmatch(name):
+            raise ValueError(
+                "wanted the name of a file in environments/ (without .py) or 'package.module:Class'"
+            )
+        return name
+
+    @field_validator("label")
+    @classmethod
+    def _label_is_one_key_part(cls, label: str) -> str:
+        if not 1 <= len(label) <= 100 or "/" in label or not label.isprintable():
+            raise ValueError(
+                "wanted 1 to 100 printable characters without '/': it becomes one part of a metric key"
+            )
+        if label in RESERVED_LABELS:
+            raise ValueError("this is a section of built-in metrics; set another label")
+        return label
+
+    @field_validator("kwargs")
+    @classmethod
+    def _kwargs_are_finite(cls, kwargs: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        check_finite(kwargs)
+        return kwargs
+
+
+class SeqMaskConfig(Section):
+    low: NotNegative
+    """Lowest allowed geometric mean of a sample's trainer/engine probability ratio."""
+    high: Positive
+    """Highest allowed one."""
+
+
+class EngineConfig(Section):
+    kv_cache_mb: Count = 128
+    """Memory of the key-value cache of one engine on CPU, in MiB."""
+    max_model_len: Count
+    """Longest prompt plus completion, in tokens; by default max_prompt_tokens + max_tokens."""
+    max_num_seqs: Count = 128
+    """Most sequences that one engine decodes at once."""
+    enforce_eager: bool = True
+    """Skip graph capture and compilation: starts faster, decodes slower on GPUs."""
+    cpus: NotNegative = 0.4
+    """CPUs that Ray reserves for one engine without GPUs; a fraction lets two runs share a laptop."""
+    tensor_parallel: Count = 1
+    """GPUs that share one engine."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
+    """Share of a GPU's memory that one engine takes."""
+
+
+class EvalConfig(Section):
+    every: CountOrZero = 0
+    """Evaluate every so many steps, and before the first; 0 switches evaluation off."""
+    num_prompts: Count = 64
+    """Held-out prompts per environment."""
+    completions: Count = 1
+    """Completions per held-out prompt; pass@k needs at least k."""
+    temperature: NotNegative = 1.0
+    """Sampling temperature of evaluation; 0 is greedy."""
+
+
+class WandbConfig(Section):
+    project: Annotated[str, Field(min_length=1)]
+    """Weights & Biases project."""
+    mode: Literal["online", "offline"] = "online"
+    """offline writes the W&B files without a network."""
+    entity: str | None = None
+    """W&B user or team; the account's default when null."""
+
+
+class Config(Section):
+    name: str
+    """Name of the run; its directory begins with it."""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """Seeds prompts, sampling, shuffles and initial weights."""
+    model: Annotated[str, Field(min_length=1, max_length=500)]
+    """'embedded', 'smollm2', a folder in Hugging Face format, or a model's name on the hub."""
+    steps: Count
+    """Trainer steps of the run."""
+    environments: Annotated[list[EnvironmentConfig], Field(min_length=1)]
+    """What is learnt, and in which proportion."""
+
+    prompts_per_step: Count = 16
+    """Groups in a batch."""
+    group_size: Count = 8
+    """Completions sampled per prompt."""
+    groups_per_ticket: Count = 1
+    """Groups admitted to sampling at once; must divide prompts_per_step."""
+    max_prompt_tokens: Count = 256
+    """Longest prompt, in tokens; longer ones are errors with a reason."""
+    max_tokens: Count = 256
+    """Longest completion, in tokens; longer ones are cut and marked."""
+    temperature: Positive = 1.0
+    """Sampling temperature; logits are divided by it in the engine and in the trainer."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling; below 1 only without any ratio against the engine's log-probabilities."""
+
+    algorithm: Algorithm = "grpo"
+    """Advantage and token loss."""
+    advantage_norm: Literal["group", "batch", "none"]
+    """Whose standard deviation divides the advantages; by default what the algorithm defines."""
+    aggregation: Literal["token_mean", "sequence_mean", "token_sum_norm"]
+    """How token losses become one number; by default token_mean, and sequence_mean for gspo."""
+    use_ppo_clip: bool = False
+    """Clip the probability ratio in grpo, rloo, reinforce_pp and dr_grpo."""
+    ppo_clip_ref_logprobs: Literal["batch", "rollout"] = "batch"
+    """Denominator of the ratio: the trainer's log-probabilities at the start of the step, or the engine's."""
+    clip_low: Fraction
+    """The ratio is clipped below 1 - clip_low; by default 0.2 (gspo 0.0003, cispo 1: no lower bound)."""
+    clip_high: NotNegative
+    """The ratio is clipped above 1 + clip_high; by default 0.2 (gspo 0.0004, cispo 4)."""
+    clip_ratio_c: Annotated[float, Field(gt=1)] | None = None
+    """Dual clip: where the advantage is negative the loss is at most this times its size; null is off."""
+    use_tis: bool = True
+    """Multiply token losses by the trainer/engine probability ratio (importance correction)."""
+    tis_mode: Literal["truncate", "icepop"] = "truncate"
+    """truncate bounds the weight to [tis_floor, tis_cap]; icepop drops tokens outside."""
+    tis_cap: Positive = 2.0
+    """Largest importance weight."""
+    tis_floor: NotNegative = 0.0
+    """Smallest importance weight."""
+    tis_logprob_clamp: Annotated[float, Field(gt=0, le=80)] = 20.0
+    """Bound on the log-probability difference before it is exponentiated."""
+    seq_is_masking: SeqMaskConfig | None = None
+    """Leave out samples whose mean trainer/engine ratio is outside [low, high]; null is off."""
+    kl_penalty_tau: NotNegative = 0.0
+    """Weight of the KL penalty; 0 is off."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of the penalty; as a loss, k1 has zero gradient in expectation."""
+    kl_reference: Literal["rollout", "initial"] = "initial"
+    """Pull towards the policy that sampled, or towards the initial one (a second model in memory)."""
+    entropy_coef: NotNegative = 0.0
+    """Weight of the entropy bonus; 0 is off."""
+    sapo_tau_pos: Positive = 1.0
+    """Steepness of SAPO's gate for positive advantages."""
+    sapo_tau_neg: Positive = 1.05
+    """Steepness of SAPO's gate for negative advantages."""
+
+    learning_rate: Positive = 1e-6
+    """Peak learning rate of AdamW."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after warm-up."""
+    warmup_steps: CountOrZero = 0
+    """Steps of linear warm-up; the first update already moves."""
+    min_lr_ratio: Fraction = 0.0
+    """Last rate of linear and cosine, as a share of learning_rate."""
+    weight_decay: NotNegative = 0.0
+    """AdamW's decoupled weight decay."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of AdamW's first moment."""
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Decay of AdamW's second moment."""
+    adam_eps: Positive = 1e-8
+    """AdamW's epsilon."""
+    max_grad_norm: Positive = 1.0
+    """Global gradient norm above which the gradient is scaled down."""
+    minibatches: Count = 1
+    """Optimiser updates per step, over shuffled parts of the batch."""
+
+    packing: bool = True
+    """Put several samples in one sequence; attention does not cross them."""
+    seq_len: Count
+    """Tokens of one packed sequence; by default max_prompt_tokens + max_tokens."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+
+    max_async_rollout: CountOrZero = 1
+    """Batches that sampling may run ahead of the trainer; 0 is strictly on-policy."""
+    max_off_policy_steps: CountOrZero
+    """Samples with an older token are never trained; by default max_async_rollout."""
+    discard_group_zero_advantage: bool = True
+    """Do not train groups whose rewards are all equal; fresh prompts replace them."""
+    max_discards_per_step: CountOrZero = 4
+    """Discarded groups replaced in a step, in multiples of prompts_per_step; then the batch gets smaller."""
+
+    num_workers: Count = 1
+    """Trainer processes; the model is sharded over them (FSDP)."""
+    cpus_per_worker: NotNegative = 0.4
+    """CPUs that Ray reserves for one trainer process; a fraction lets two runs share a laptop."""
+    use_gpu: Literal["auto", True, False] = "auto"
+    """Train and sample on GPUs; auto uses them when Ray has some."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the forward pass; auto is float32 on CPU and bfloat16 on GPU."""
+    trainer_threads: Count = 1
+    """Threads of one trainer process on CPU."""
+    num_engines: Count = 1
+    """Inference engines (Ray Serve replicas)."""
+    engine: EngineConfig
+    """Settings of each engine."""
+    eval: EvalConfig = EvalConfig()
+    """Evaluation on held-out prompts."""
+    probe: bool = True
+    """After each push compare the engine's log-probabilities with the trainer's on a fixed prompt."""
+
+    checkpoint_every: CountOrZero = 0
+    """Steps between checkpoints; 0 writes none."""
+    keep_last: Count = 2
+    """Checkpoints kept on disk."""
+    backend: str = "app.trainer:Trainer"
+    """The trainer's class, 'package.module:Class'."""
+    wandb: WandbConfig | None = None
+    """Also send scalars to Weights & Biases; null is off."""
+    runs_dir: Annotated[str, Field(min_length=1)] | None = None
+    """Where run directories go; null takes $TELESCOPE_RUNS or ~/telescope_runs."""
+    stall_timeout_s: Positive = 600.0
+    """Seconds without a finished step after which the run fails with a report instead of waiting on."""
+
+    @property
+    def max_sample_tokens(self) -> int:
+        """Longest sample, prompt and completion."""
+        return self.max_prompt_tokens + self.max_tokens
+
+    @property
+    def total_updates(self) -> int:
+        """Optimiser updates of the whole run."""
+        return self.steps * self.minibatches
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derived(cls, data: Any) -> Any:
+        return _fill_derived(dict(data)) if isinstance(data, Mapping) else data
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_folder(cls, name: str) -> str:
+        return check_name(name)
+
+    @field_validator("model", "runs_dir")
+    @classmethod
+    def _printable(cls, text: str | None) -> str | None:
+        if text is not None and not text.isprintable():
+            raise ValueError("wanted printable characters only")
+        return text
+
+    @field_validator("use_gpu", mode="before")
+    @classmethod
+    def _one_is_not_true(cls, use_gpu: Any) -> Any:
+        if not isinstance(use_gpu, str | bool):
+            raise ValueError("wanted auto, true or false")
+        return use_gpu
+
+    @field_validator("backend")
+    @classmethod
+    def _backend_is_importable(cls, backend: str) -> str:
+        if not BACKEND_NAME.fullmatch(backend):
+            raise ValueError("wanted 'package.module:Class'")
+        return backend
+
+    @model_validator(mode="after")
+    def _combinations(self) -> "Config":
+        problems = config_checks.problems(self)
+        if problems:
+            raise Problems(problems)
+        return self
+
+
+def _default_or(data: Mapping[str, Any], key: str) -> Any:
+    return data[key] if key in data else Config.model_fields[key].default
+
+
+def _fill_derived(data: dict[str, Any]) -> dict[str, Any]:
+    """Values that follow from others when they are left out or null.
+
+    Where a value they follow from is itself wrong, any valid number will do: that error is reported.
+    """
+    limits = [_default_or(data, key) for key in ("max_prompt_tokens", "max_tokens")]
+    longest = max(1, sum(limits)) if all(type(limit) is int for limit in limits) else 1
+    ahead = _default_or(data, "max_async_rollout")
+    algorithm = data["algorithm"] if isinstance(data.get("algorithm"), str) else "grpo"
+    clip_low, clip_high = CLIP_DEFAULTS.get(algorithm, (0.2, 0.2))
+    derived: dict[str, Any] = {
+        "advantage_norm": NORM_DEFAULTS.get(algorithm, "group"),
+        "aggregation": "sequence_mean" if algorithm == "gspo" else "token_mean",
+        "clip_low": clip_low,
+        "clip_high": clip_high,
+        "seq_len": longest,
+        "max_off_policy_steps": max(0, ahead) if type(ahead) is int else 0,
+        "engine": {},
+    }
+    data |= {key: value for key, value in derived.items() if data.get(key) is None}
+    engine = data["engine"]
+    if isinstance(engine, Mapping) and engine.get("max_model_len") is None:
+        data["engine"] = {**engine, "max_model_len": longest}
+    return data
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file and apply `key=value` overrides; raises ConfigError, which lists every problem."""
+    document = config_text.read(Path(path))
+    return _validated(document, overrides, source=str(path))
+
+
+def from_dict(data: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "config") -> Config:
+    """The same for a mapping that is already parsed; `source` is what error messages call it."""
+    return _validated(config_text.Document(dict(data), {}), overrides, source)
+
+
+def dump(config: Config) -> str:
+    """The resolved config as YAML; loading it gives an equal Config."""
+    return config_text.write(config.model_dump())
+
+
+def _validated(document: config_text.Document, overrides: Sequence[str], source: str) -> Config:
+    data, origins = config_text.apply_overrides(document, overrides, source)
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(source, explain(error, data, Config), origins) from None
