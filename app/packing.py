@@ -1,0 +1,58 @@
+"""Which samples share a forward pass, on which rank, in which optimiser update. Lengths in, indices out."""
+
+import random
+from collections.abc import Sequence
+
+
+def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
+    """First-fit decreasing: the longest sample first, each into the first pack that has room for it.
+
+    Returns the indices of each pack's samples. Equal lengths keep their order: equal inputs give equal packs.
+    """
+    for i, length in enumerate(lengths):
+        if not 1 <= length <= seq_len:
+            raise ValueError(f"sample {i} has {length} tokens, wanted 1 to seq_len = {seq_len}")
+    packs: list[list[int]] = []
+    room: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        p = next((p for p, free in enumerate(room) if free >= lengths[i]), len(packs))
+        if p == len(packs):
+            packs.append([])
+            room.append(seq_len)
+        packs[p].append(i)
+        room[p] -= lengths[i]
+    return packs
+
+
+def share(packs: Sequence[Sequence[int]], lengths: Sequence[int], world: int) -> list[list[list[int]]]:
+    """Deal packs to ranks: every rank gets as many, with about as many tokens.
+
+    All ranks gather sharded layers at once: a rank with fewer packs gets empty ones, dummy micro-batches.
+    """
+    if world < 1:
+        raise ValueError(f"world: got {world}, wanted at least 1 rank")
+    tokens = [sum(lengths[i] for i in pack) for pack in packs]
+    most = -(-len(packs) // world)
+    ranks: list[list[list[int]]] = [[] for _ in range(world)]
+    loads = [0] * world
+    for p in sorted(range(len(packs)), key=lambda p: (-tokens[p], p)):
+        rank = min(
+            (rank for rank in range(world) if len(ranks[rank]) < most), key=lambda rank: (loads[rank], rank)
+        )
+        ranks[rank].append(list(packs[p]))
+        loads[rank] += tokens[p]
+    return [mine + [[] for _ in range(most - len(mine))] for mine in ranks]
+
+
+def minibatches(num_samples: int, parts: int, seed: int | str) -> list[list[int]]:
+    """Split sample indices into the optimiser updates of a step: near-equal parts, shuffled by seed.
+
+    One part keeps the order. With fewer samples than parts there are fewer updates; none is empty.
+    """
+    if parts < 1:
+        raise ValueError(f"minibatches: got {parts}, wanted at least 1")
+    order = list(range(num_samples))
+    if parts > 1:
+        random.Random(seed).shuffle(order)
+    parts = min(parts, num_samples)
+    return [order[part * num_samples // parts : (part + 1) * num_samples // parts] for part in range(parts)]
