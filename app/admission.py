@@ -1,0 +1,182 @@
+"""The gate that bounds staleness: a group of completions may only start when the batch it will land in is near.
+
+One number bounds everything. With `max_async_rollout` N, the groups of batch b may start once the trainer has done
+step b - N - 1. A discarded group gives its place back, so a fresh prompt takes it. A trainer restart opens a new
+epoch, and streams of an older epoch end by themselves.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+GATE_NAME = "admission"
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Which groups have been consumed: every id below `next_group` except those in `missing`."""
+
+    next_group: int = 0
+    missing: tuple[int, ...] = ()
+
+    def advanced(self, consumed: Iterable[int]) -> "Cursor":
+        """The cursor after some more groups have been consumed."""
+        consumed = set(consumed)
+        end = max([self.next_group, *(group + 1 for group in consumed)])
+        waiting = {*self.missing, *range(self.next_group, end)} - consumed
+        return Cursor(end, tuple(sorted(waiting)))
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Permission to start these groups. A ticket is remembered, so a retried read replays exactly."""
+
+    index: int
+    groups: tuple[int, ...]
+
+
+@dataclass
+class Gate:
+    """The arithmetic of admission, without clocks or actors."""
+
+    prompts_per_step: int
+    max_async: int
+    steps: int
+    groups_per_ticket: int = 1
+    epoch: int = -1
+    done: int = 0
+    first: int = 0  # steps that were done when the epoch began
+    returned: int = 0
+    admitted: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    tickets: list[Ticket] = field(default_factory=list)
+    fresh: int = 0
+    again: deque[int] = field(default_factory=deque)
+
+    def begin(self, done: int, cursor: Cursor) -> int:
+        """A trainer starts (again) with `done` steps behind it; returns the new epoch."""
+        self.epoch += 1
+        self.done = self.first = done
+        self.returned = self.admitted = 0
+        self.tickets = []
+        self.cursor, self.fresh, self.again = cursor, cursor.next_group, deque(cursor.missing)
+        return self.epoch
+
+    def limit(self) -> int:
+        """Groups that may have started in this epoch."""
+        batches = min(self.done + self.max_async + 1, self.steps) - self.first
+        return batches * self.prompts_per_step + self.returned
+
+    def ended(self, epoch: int) -> bool:
+        return epoch != self.epoch or self.done >= self.steps
+
+    def ticket(self, index: int) -> Ticket | None:
+        """The ticket of this index, made now if the limit allows; None when it has to wait."""
+        if index < len(self.tickets):
+            return self.tickets[index]
+        count = min(self.groups_per_ticket, self.limit() - self.admitted)
+        if count <= 0:
+            return None
+        groups = tuple(self._next_group() for _ in range(count))
+        self.admitted += count
+        self.tickets.append(Ticket(index, groups))
+        return self.tickets[-1]
+
+    def _next_group(self) -> int:
+        if self.again:
+            return self.again.popleft()
+        self.fresh += 1
+        return self.fresh - 1
+
+    def give_back(self, epoch: int, count: int) -> None:
+        """`count` groups of this epoch were discarded: as many fresh ones may start."""
+        if epoch == self.epoch:
+            self.returned += count
+
+
+@ray.remote(num_cpus=0)
+class Admission:
+    """The gate as an actor of the run; waiting is asynchronous, every wait ends by a stop or a new epoch."""
+
+    async def __init__(self, prompts_per_step: int, max_async: int, steps: int, groups_per_ticket: int) -> None:
+        self.gate = Gate(prompts_per_step, max_async, steps, groups_per_ticket)
+        self.changed = asyncio.Condition()
+        self.stopped = False
+        self.batchers: set[int] = set()
+        self.engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def engines_ready(self, problem: str | None = None) -> None:
+        """Said once by the driver: the engines can be asked, or why they never will."""
+        if problem is None:
+            self.engines.set_result(None)
+        else:
+            self.engines.set_exception(RuntimeError(problem))
+
+    async def wait_for_engines(self) -> None:
+        await asyncio.shield(self.engines)
+
+    async def begin(self, done: int, cursor: Cursor) -> int:
+        async with self.changed:
+            epoch = self.gate.begin(done, cursor)
+            self.changed.notify_all()
+        return epoch
+
+    async def join(self) -> tuple[int, int]:
+        """(epoch, steps done when it began), once a trainer has begun."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.gate.epoch >= 0 or self.stopped)
+        return self.gate.epoch, self.gate.first
+
+    async def admit(self, epoch: int, index: int) -> Ticket | None:
+        """Waits until ticket `index` may start; None is the end of the stream."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self._over(epoch) or self.gate.ticket(index) is not None)
+            return None if self._over(epoch) else self.gate.ticket(index)
+
+    async def register_batcher(self, epoch: int) -> bool:
+        """False for a second one: the first died, and the groups in its memory are lost with it."""
+        if epoch in self.batchers:
+            return False
+        self.batchers.add(epoch)
+        return True
+
+    async def step_done(self, step: int) -> int:
+        """Moves the gate; returns how many groups have been allowed to start in this epoch."""
+        async with self.changed:
+            self.gate.done = max(self.gate.done, step)
+            self.changed.notify_all()
+        return self.gate.admitted
+
+    async def steps_done(self) -> int:
+        return self.gate.done
+
+    async def give_back(self, epoch: int, count: int) -> None:
+        async with self.changed:
+            self.gate.give_back(epoch, count)
+            self.changed.notify_all()
+
+    async def done_after(self, step: int, timeout_s: float = 30.0) -> int:
+        """Long poll: the steps done, as soon as they are more than `step` or the time is up."""
+        async with self.changed:
+            waiting = self.changed.wait_for(lambda: self.gate.done > step or self.stopped)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(waiting, timeout_s)
+        return self.gate.done
+
+    async def stop(self) -> None:
+        async with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+    def _over(self, epoch: int) -> bool:
+        return self.stopped or self.gate.ended(epoch)
+
+
+def gate(namespace: str) -> Any:
+    """The admission actor of the run."""
+    return ray.get_actor(GATE_NAME, namespace=namespace)

@@ -1,0 +1,78 @@
+"""Checkpoints: model, optimiser, counters, random state and the place in the prompts; whole or not at all.
+
+checkpoints/step_000020/              written by all ranks (torch.distributed.checkpoint)
+checkpoints/step_000020/place.json    written last: a folder without it is not a checkpoint
+"""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from app.admission import Cursor
+from app.trainer import Trainer
+
+PLACE = "place.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands: optimiser steps behind it, and which groups have been used up."""
+
+    step: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run, if there is one."""
+    return max((file.parent for file in folder.glob(f"step_*/{PLACE}")), default=None)
+
+
+def save(folder: Path, trainer: Trainer, place: Place, keep_last: int) -> Path:
+    """Writes a checkpoint and removes older ones beyond `keep_last`. A collective."""
+    path = folder / f"step_{place.step:06d}"
+    model, optimizer = get_state_dict(trainer.policy, trainer.optimizer)
+    dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=path)
+    if dist.get_rank() == 0:
+        _write_place(path / PLACE, trainer, place)
+        for old in sorted(file.parent for file in folder.glob(f"step_*/{PLACE}"))[:-keep_last]:
+            (old / PLACE).unlink()  # first, so that a half-removed folder is not taken for a checkpoint
+            shutil.rmtree(old)
+    dist.barrier()
+    return path
+
+
+def restore(path: Path, trainer: Trainer) -> Place:
+    """Loads a checkpoint into the trainer, whatever number of ranks wrote it. A collective."""
+    model, optimizer = get_state_dict(trainer.policy, trainer.optimizer)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    dcp.load(state, checkpoint_id=path)
+    set_state_dict(
+        trainer.policy,
+        trainer.optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+    )
+    saved = json.loads((path / PLACE).read_text())
+    trainer.updates = saved["updates"]
+    torch.set_rng_state(torch.tensor(list(bytes.fromhex(saved["rng"])), dtype=torch.uint8))
+    return Place(saved["step"], Cursor(saved["next_group"], tuple(saved["missing"])))
+
+
+def _write_place(file: Path, trainer: Trainer, place: Place) -> None:
+    content = {
+        "step": place.step,
+        "updates": trainer.updates,
+        "next_group": place.cursor.next_group,
+        "missing": list(place.cursor.missing),
+        "rng": bytes(torch.get_rng_state().tolist()).hex(),
+    }
+    aside = file.with_suffix(".tmp")
+    aside.write_text(json.dumps(content))
+    aside.replace(file)

@@ -1,0 +1,291 @@
+"""The rollout engine: vLLM's AsyncLLM in a Ray Serve deployment of the run's own.
+
+Tokens in, tokens out. Each completion comes back with the log-probability and the weights version of every token.
+One call draws a whole group: per call the handle costs more than vLLM does.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from app.config import Config
+from app.weights import TRANSFER_BACKEND, store
+
+READY_TIMEOUT_S = 600
+CPU_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # keeps the executor inside the core process: two processes, not three
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",  # two threads starve at barriers as soon as another process wants a core
+    "TORCH_COMPILE_DISABLE": "1",  # otherwise the first request with log-probabilities compiles for 10 s
+}
+ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn. `seeds`, one a completion, make a draw repeatable."""
+
+    n: int
+    max_tokens: int
+    temperature: float
+    top_p: float
+    stop_token_ids: tuple[int, ...]
+    seeds: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion exactly as sampled; the three tuples have one entry a token."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish_reason: str  # stop | length | abort
+    start_s: float  # time.monotonic of the engine's host
+    end_s: float
+    engine: str
+
+
+class PolicyEngine:
+    """One replica. Serve constructs it, and it is healthy only once it holds the newest weights."""
+
+    async def __init__(self, model: str, engine_args: dict[str, Any], namespace: str) -> None:
+        from vllm.config import WeightTransferConfig
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self.namespace = namespace
+        self.name = f"engine {serve.get_replica_context().replica_id.unique_id[:6]}"
+        self.version = -1
+        self.dying = False
+        self.loading = asyncio.Lock()
+        self.requests: dict[str, list[str]] = {}  # call key → its requests in the engine
+        self.engine = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=model,
+                skip_tokenizer_init=True,
+                logprobs_mode="processed_logprobs",  # after temperature: what the token was really sampled from
+                weight_transfer_config=WeightTransferConfig(backend=TRANSFER_BACKEND),
+                **engine_args,
+            ),
+            stat_loggers=[],
+        )
+        await self.catch_up()
+
+    async def generate(
+        self, key: str, prompt_ids: Sequence[int], sampling: Sampling, min_version: int
+    ) -> list[Completion]:
+        """Draws `sampling.n` completions of one prompt with weights of at least `min_version`."""
+        if self.version < min_version:
+            await self.catch_up()
+        ids = [f"{key}/{i}" for i in range(sampling.n)]
+        self.requests[key] = ids
+        try:
+            return await asyncio.gather(
+                *[self._complete(request, i, prompt_ids, sampling) for i, request in enumerate(ids)]
+            )
+        finally:
+            self.requests.pop(key, None)
+
+    async def abort(self, keys: Sequence[str]) -> int:
+        """Aborts the calls among `keys` that run here: they return what they have, as `abort`. Returns how many."""
+        mine = [key for key in keys if key in self.requests]
+        for key in mine:
+            for request in self.requests[key]:
+                await self.engine.abort(request)
+        return len(mine)
+
+    async def load_weights(self, refs: Sequence[ray.ObjectRef], version: int) -> tuple[float, float]:
+        """Loads published buckets between two engine steps; returns the (start, end) monotonic seconds.
+
+        Running requests are kept: their key-value cache is recomputed, and their next tokens come from, and are
+        recorded as, the new version. The prefix cache is cleared, else old weights would go on answering.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        async with self.loading:
+            start = time.monotonic()
+            if version <= self.version:
+                return start, start
+            buckets = await asyncio.gather(*[asyncio.to_thread(ray.get, ref) for ref in refs])
+            await self.engine.pause_generation(mode="keep", clear_cache=True)
+            try:
+                await self.engine.start_weight_update()
+                for bucket in buckets:
+                    with _shared_file(bucket) as path:
+                        await self.engine.update_weights(WeightTransferUpdateRequest(update_info={"path": path}))
+                await self.engine.finish_weight_update(str(version))
+                self.version = version
+            finally:
+                await self.engine.resume_generation()
+            return start, time.monotonic()
+
+    async def catch_up(self) -> None:
+        """Loads the newest published weights, if there are any."""
+        version, refs = await store(self.namespace).latest.remote()
+        if version > self.version:
+            await self.load_weights(refs, version)
+
+    async def running(self) -> int:
+        """Requests that the engine has not finished."""
+        return self.engine.get_num_unfinished_requests()
+
+    async def check_health(self) -> None:
+        try:
+            await self.engine.check_health()
+        except Exception:
+            self._leave()
+            raise
+
+    async def _complete(self, request: str, index: int, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        params = SamplingParams(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            stop_token_ids=list(sampling.stop_token_ids),
+            seed=sampling.seeds[index] if sampling.seeds else None,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        start = time.monotonic()
+        output = None
+        try:
+            async for latest in self.engine.generate({"prompt_token_ids": list(prompt_ids)}, params, request):
+                output = latest
+        except EngineDeadError:
+            self._leave()
+            raise
+        if output is None:
+            raise RuntimeError(f"{self.name}: request {request} ended without an output")
+        done = output.outputs[0]
+        tokens = tuple(done.token_ids)
+        return Completion(
+            token_ids=tokens,
+            logprobs=tuple(entry[token].logprob for entry, token in zip(done.logprobs, tokens, strict=True)),
+            versions=_versions(done.weight_versions, len(tokens)),
+            finish_reason=str(done.finish_reason),
+            start_s=start,
+            end_s=time.monotonic(),
+            engine=self.name,
+        )
+
+    def _leave(self) -> None:
+        """A dead engine core never comes back: exit, so that the router drops this replica and Serve starts another."""
+        if not self.dying:
+            self.dying = True
+            asyncio.get_running_loop().call_later(0.2, os._exit, 1)
+
+    def __del__(self) -> None:
+        engine = getattr(self, "engine", None)
+        if engine is not None:
+            engine.shutdown()
+
+
+class _shared_file:
+    """A bucket as a file in shared memory, for as long as the engine's workers read it."""
+
+    def __init__(self, bucket: Any) -> None:
+        self.bucket = bucket
+
+    def __enter__(self) -> str:
+        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".safetensors", delete=False) as file:
+            file.write(memoryview(self.bucket))
+        self.path = file.name
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        Path(self.path).unlink(missing_ok=True)
+
+
+def _versions(spans: Any, num_tokens: int) -> tuple[int, ...]:
+    """vLLM's contiguous version spans → one version a token."""
+    versions = [int(span.version) for span in spans or [] for _ in range(span.start, span.end)]
+    if len(versions) != num_tokens:
+        raise RuntimeError(f"the engine gave versions for {len(versions)} of {num_tokens} tokens: {spans}")
+    return tuple(versions)
+
+
+def application(run_id: str) -> str:
+    """Name of the run's Serve application."""
+    return f"policy-{run_id}"
+
+
+def deploy(config: Config, run_id: str, model: Path | str, namespace: str, use_gpu: bool) -> DeploymentHandle:
+    """Starts the run's engines and returns when every one is ready.
+
+    Raises RuntimeError with the engine's own reason when one cannot start.
+    """
+    from ray.serve.config import RequestRouterConfig
+
+    engine = config.engine
+    environment = ENVIRONMENT if use_gpu else ENVIRONMENT | CPU_ENVIRONMENT
+    resources = {"num_gpus": engine.tensor_parallel} if use_gpu else {"num_cpus": engine.cpus}
+    deployment = serve.deployment(
+        PolicyEngine,
+        name="engine",
+        num_replicas=config.num_engines,
+        max_ongoing_requests=4096,
+        max_constructor_retry_count=2,
+        health_check_period_s=5,
+        health_check_timeout_s=60,
+        graceful_shutdown_timeout_s=5,
+        # The default router splits bursts badly over replicas (57 of 64 requests on one of two).
+        request_router_config=RequestRouterConfig(
+            request_router_class="ray.serve.experimental.round_robin_router.RoundRobinRouter"
+        ),
+        ray_actor_options={**resources, "runtime_env": {"env_vars": environment}},
+    )
+    try:
+        return serve.run(
+            deployment.bind(str(model), engine_args(config, use_gpu), namespace),
+            name=application(run_id),
+            route_prefix=None,
+            logging_config={"enable_access_log": False, "log_level": "WARNING"},
+        )
+    except RuntimeError as error:
+        raise RuntimeError(f"the engine did not start: {_reason(error)}") from error
+
+
+def engine_args(config: Config, use_gpu: bool) -> dict[str, Any]:
+    """Arguments of vLLM for this run on this kind of machine."""
+    engine = config.engine
+    common = {
+        "dtype": dtype_name(config, use_gpu),
+        "max_model_len": engine.max_model_len,
+        "max_num_seqs": engine.max_num_seqs,
+        "enforce_eager": engine.enforce_eager,
+        "tensor_parallel_size": engine.tensor_parallel,
+        "seed": config.seed,
+    }
+    if use_gpu:
+        return common | {"gpu_memory_utilization": engine.gpu_memory_utilization}
+    # Said in bytes: with nothing said vLLM claims most of the machine's memory.
+    return common | {"kv_cache_memory_bytes": engine.kv_cache_mb << 20}
+
+
+def dtype_name(config: Config, use_gpu: bool) -> str:
+    """Arithmetic of the run: what the config says, or what suits the machine."""
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if use_gpu else "float32"
+
+
+def _reason(error: Exception) -> str:
+    """The last line of the replica's traceback: what a person needs to read first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else repr(error))

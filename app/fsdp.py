@@ -1,0 +1,71 @@
+"""The policy as a sharded PyTorch module: FSDP2 on gloo or NCCL, full parameters gathered one by one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+
+def build_policy(
+    model: str | Path, device: torch.device, dtype: torch.dtype, gradient_checkpointing: bool = False
+) -> PreTrainedModel:
+    """Loads the model in float32 master weights and shards it over all ranks, layer by layer.
+
+    dtype: what is computed in; below float32 it becomes FSDP's mixed precision with float32 reduction.
+    """
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation=attention(device))
+    # With a cache the packed sequences would see each other.
+    policy.config.use_cache = False
+    if gradient_checkpointing:
+        policy.gradient_checkpointing_enable()
+    policy.to(device)
+    policy.train()
+    return shard(policy, device, dtype)
+
+
+def shard(policy: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """Shards in place over every rank of the default process group."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("ranks",))
+    precision = (
+        MixedPrecisionPolicy()
+        if dtype == torch.float32
+        else MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    )
+    # On CPU there is nothing to save by gathering the shards again for the backward pass.
+    reshard = device.type == "cuda"
+    for layer in policy.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard)
+    fully_shard(policy, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard)
+    return policy
+
+
+def attention(device: torch.device) -> str:
+    """Flash attention where it is installed (it makes packing pay), else PyTorch's own."""
+    if device.type == "cuda":
+        from transformers.utils import is_flash_attn_2_available
+
+        if is_flash_attn_2_available():
+            return "flash_attention_2"
+    return "sdpa"
+
+
+@torch.no_grad()
+def full_parameters(policy: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, whole tensor on the CPU in `dtype`) of every parameter; tied ones once.
+
+    Every rank must run it to the end: each parameter is an all-gather.
+    """
+    for name, parameter in policy.named_parameters():
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        yield name, whole.detach().to("cpu", dtype)
+
+
+def gradient_norm(policy: PreTrainedModel, limit: float) -> float:
+    """Clips the gradients to `limit` and returns the global L2 norm from before. A collective."""
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), limit)
+    return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()

@@ -1,0 +1,134 @@
+"""What can be known to be wrong before anything expensive starts, and what to say when something did go wrong."""
+
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.config import Config
+from app.policy import PolicyError, load_tokenizer, prepare, render
+from environments.checks import BadEnvironment
+from environments.loader import load as load_environment
+
+CHECKED_PROMPTS = 200
+BLOCK_TOKENS = 128  # vLLM on CPU gives memory to sequences in blocks of at most so many tokens
+
+
+class Refused(ValueError):
+    """The run cannot begin; the message says what to change."""
+
+
+def check_environments(config: Config) -> None:
+    """Every environment can be built and has prompts; evals have held-out ones; the backend can be imported."""
+    for entry in config.environments:
+        try:
+            environment = load_environment(entry.name, entry.kwargs)
+            train = environment.samples("train")
+            held_out = environment.samples("eval") if config.eval.every else [None]
+        except BadEnvironment as error:
+            raise Refused(str(error)) from error
+        if not len(train):
+            raise Refused(f"environment {entry.label!r} has no training samples with kwargs {entry.kwargs}")
+        if not len(held_out):
+            raise Refused(
+                f"environment {entry.label!r} has no eval samples; set eval.every: 0 or give it a held-out split"
+            )
+    _check_backend(config.backend)
+
+
+def _check_backend(name: str) -> None:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise Refused(f"backend {name!r} cannot be imported: {error}") from error
+    if not hasattr(found, "train_step"):
+        raise Refused(f"backend {name!r} has no train_step; subclass app.trainer:Trainer")
+
+
+def policy_of(config: Config) -> Path | str:
+    """The folder (or hub name) of the policy, built first where the config names one of ours."""
+    try:
+        return prepare(config.model, list(config.environments), config.seed)
+    except PolicyError as error:
+        raise Refused(str(error)) from error
+
+
+def check_prompts(config: Config, model: Path | str) -> str:
+    """The first prompts of each environment fit; returns the tokenizer's end token, "" where it has none."""
+    tokenizer = load_tokenizer(model)
+    for entry in config.environments:
+        for sample in load_environment(entry.name, entry.kwargs).samples("train")[:CHECKED_PROMPTS]:
+            try:
+                length = len(render(tokenizer, sample.prompt))
+            except ValueError as error:
+                raise Refused(f"environment {entry.label!r}, {sample.prompt!r:.200}: {error}") from error
+            if length > config.max_prompt_tokens:
+                raise Refused(
+                    f"environment {entry.label!r}: a prompt has {length} tokens, max_prompt_tokens is "
+                    f"{config.max_prompt_tokens}; raise it (and seq_len, where set): {sample.prompt!r:.200}"
+                )
+    return tokenizer.eos_token or ""
+
+
+def use_gpu(config: Config, resources: Mapping[str, float]) -> bool:
+    """Whether this run uses GPUs; refuses one that asks for more than the cluster has."""
+    gpus = resources.get("GPU", 0)
+    wanted = config.num_workers + config.num_engines * config.engine.tensor_parallel
+    chosen = gpus > 0 if config.use_gpu == "auto" else config.use_gpu
+    if chosen and gpus < wanted:
+        raise Refused(
+            f"use_gpu: {config.num_workers} workers and {config.num_engines} engines of {config.engine.tensor_parallel} "
+            f"need {wanted} GPUs, the cluster has {gpus:g}; lower num_workers or num_engines, or set use_gpu: false"
+        )
+    cpus = config.num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus
+    if not chosen and cpus + 0.2 > resources.get("CPU", 0):
+        raise Refused(
+            f"num_workers and num_engines reserve {cpus:g} CPUs, the cluster has {resources.get('CPU', 0):g}; "
+            "lower them, cpus_per_worker or engine.cpus"
+        )
+    return bool(chosen)
+
+
+def check_engine(config: Config, model: Path | str, use_gpu: bool) -> None:
+    """On CPU: one sample of the longest length fits the key-value cache, and the model its positions."""
+    file = Path(model) / "config.json"
+    if not file.is_file():
+        return  # a hub name: the engine checks it when it has the model
+    shape = json.loads(file.read_text())
+    positions = shape.get("max_position_embeddings")
+    length = config.engine.max_model_len
+    if positions is not None and length > positions:
+        raise Refused(
+            f"engine.max_model_len is {length}, but {model} was made for {positions} positions; lower "
+            "max_prompt_tokens or max_tokens"
+        )
+    if not use_gpu and (needed := kv_cache_bytes(shape, length)) > config.engine.kv_cache_mb << 20:
+        raise Refused(
+            f"engine.kv_cache_mb is {config.engine.kv_cache_mb}, but one sequence of {length} tokens needs "
+            f"{-(-needed >> 20) if needed else 0} MiB; raise it or lower max_tokens"
+        )
+
+
+def kv_cache_bytes(shape: Mapping[str, Any], length: int) -> int:
+    """Bytes of keys and values of one float32 sequence of `length` tokens, in whole blocks."""
+    heads = shape["num_attention_heads"]
+    size = shape.get("head_dim") or shape["hidden_size"] // heads
+    per_token = 2 * shape["num_hidden_layers"] * shape.get("num_key_value_heads", heads) * size * 4
+    return -(-length // BLOCK_TOKENS) * BLOCK_TOKENS * per_token
+
+
+ERROR_LINE = re.compile(
+    r"^(?:\x1b\[\d+m)?(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Weights|Stalled))(?:\(.*?\))?: (.+)$"
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """The innermost error's own line: what a person needs to read first, without the frames around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [match for line in lines if (match := ERROR_LINE.match(line))]
+    if own:
+        return f"{own[-1][1]}: {own[-1][2]}"
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

@@ -1,0 +1,85 @@
+"""A weight push: gather from all ranks, publish, load into every engine, and prove that they arrived."""
+
+import time
+from typing import Any
+
+import ray
+import torch.distributed as dist
+from ray import serve
+
+from app.config import Config
+from app.engine import Sampling, application, dtype_name
+from app.run_context import RunContext
+from app.spans import Spans
+from app.trainer import Trainer
+from app.weights import buckets, store
+
+LOAD_TIMEOUT_S = 600
+PROBE_TOKENS = 8
+# A prompt over one block of the prefix cache: a cache that outlived its weights is found out as well.
+PROBE_PROMPT_TOKENS = 40
+# Largest |Δ log p| between engine and trainer with the same weights: rounding in float32; bfloat16 rounds much more.
+PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}
+
+
+class StaleWeights(RuntimeError):
+    """An engine answers with other weights than the trainer's."""
+
+
+class Publisher:
+    """Pushes the trainer's weights. Every rank calls `push`; rank 0 talks to the engines."""
+
+    def __init__(self, config: Config, context: RunContext, trainer: Trainer) -> None:
+        self.config = config
+        self.trainer = trainer
+        self.rank = dist.get_rank()
+        self.tolerance = PROBE_TOLERANCE[dtype_name(config, trainer.device.type == "cuda")]
+        if self.rank == 0:
+            self.engines: Any = serve.get_app_handle(application(context.run_id))
+            self.store = store(context.namespace)
+
+    def push(self, version: int, spans: Spans) -> dict[str, float]:
+        """Publishes the weights as `version`; returns the probe's result as a metric. A collective."""
+        with spans.measure("weight_sync_trainer"):
+            arrays = list(buckets(self.trainer.full_parameters())) if self.rank == 0 else self._gather_only()
+            refs = ray.get(self.store.publish.remote(version, *arrays), timeout=LOAD_TIMEOUT_S) if arrays else []
+        if self.rank == 0:
+            loads = self.engines.broadcast("load_weights", list(refs), version).results(timeout_s=LOAD_TIMEOUT_S)
+            start, end = min(load[0] for load in loads), max(load[1] for load in loads)
+            spans.add("weight_sync_inference", start, end, lane="weights")
+        return self._probe(version) if self.config.probe else {}
+
+    def _gather_only(self) -> list[Any]:
+        for _ in self.trainer.full_parameters():
+            pass
+        return []
+
+    def _probe(self, version: int) -> dict[str, float]:
+        """Each engine continues a fixed prompt; the trainer must give its tokens the same probabilities."""
+        prompt = self._prompt()
+        drawn: list[Any] = [self._continuations(version, prompt) if self.rank == 0 else None]
+        dist.broadcast_object_list(drawn)
+        worst = 0.0
+        for engine, token_ids, logprobs in drawn[0]:
+            mine = self.trainer.logprobs([*prompt, *token_ids], len(prompt))
+            difference = max(abs(a - b) for a, b in zip(mine, logprobs, strict=True))
+            worst = max(worst, difference)
+            if not difference <= self.tolerance:
+                raise StaleWeights(
+                    f"version {version}: {engine} and the trainer disagree by {difference:.3g} in log-probability "
+                    f"(allowed: {self.tolerance:g}): the engine's weights, prefix cache or temperature are not the trainer's"
+                )
+        return {"probe/logprob_abs_max": worst}
+
+    def _prompt(self) -> list[int]:
+        vocabulary = self.trainer.policy.config.vocab_size
+        length = min(PROBE_PROMPT_TOKENS, self.config.engine.max_model_len - PROBE_TOKENS)
+        return [(7 + 13 * i) % vocabulary for i in range(max(1, length))]
+
+    def _continuations(self, version: int, prompt: list[int]) -> list[tuple[str, list[int], list[float]]]:
+        sampling = Sampling(
+            n=1, max_tokens=PROBE_TOKENS, temperature=self.config.temperature, top_p=1.0, stop_token_ids=()
+        )
+        key = f"probe/{version}/{time.monotonic_ns()}"
+        replies = self.engines.broadcast("generate", key, prompt, sampling, version).results(timeout_s=LOAD_TIMEOUT_S)
+        return [(one.engine, list(one.token_ids), list(one.logprobs)) for (one,) in replies]

@@ -1,0 +1,36 @@
+"""What every process of a run needs to find the others: names, directory, attempt."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+
+@dataclass(frozen=True)
+class RunContext:
+    run_id: str
+    run_dir: Path
+    attempt: int
+    model: str  # folder or hub name of the policy at step 0
+    eos_token: str = ""  # the tokenizer's end token, which environments may want to know
+
+    @property
+    def namespace(self) -> str:
+        """Ray namespace of the run's named actors."""
+        return f"telescope-{self.run_id}"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
+
+    def source(self, name: str) -> str:
+        """Sender of messages to the metrics actor. With the attempt: a resumed run sends its steps again."""
+        return f"{name}/{self.attempt}"
+
+    def actor(self, name: str) -> Any:
+        """A named actor of the run; ValueError when it is not there."""
+        return ray.get_actor(name, namespace=self.namespace)
+
+    def metrics(self) -> Any:
+        return self.actor("metrics")

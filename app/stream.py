@@ -1,0 +1,252 @@
+"""The endless Ray Data dataset between the prompts and the trainer: tickets → rollouts → environment → batches.
+
+Four settings that are defaults elsewhere would deadlock a stream whose source waits for its consumer: prefetching
+batches, shard locality, a batch size over one row, and dropping errored blocks.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
+from ray.data._internal.execution import streaming_executor_state
+from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data.block import BlockMetadata
+
+from app import admission
+from app.batch import SHARE, BatchBuilder
+from app.config import Config, EnvironmentConfig
+from app.engine import Sampling
+from app.prompts import PromptOrder
+from app.rollout import GROUP, SAMPLE, Rollout
+from app.run_context import RunContext
+from environments.base import Sample, encode_prompt
+from environments.loader import load
+from environments.worker import RewardWorker
+
+METRICS_TIMEOUT_S = 60
+EMPTY_STEPS_LIMIT = 3
+STAGE_CPUS = 0.01
+POLL_S = 0.02
+
+SCORED = pa.struct(
+    [
+        *SAMPLE,
+        ("reward", pa.float64()),
+        ("sample_metrics", pa.map_(pa.string(), pa.float64())),
+        ("golden_answers", pa.map_(pa.string(), pa.string())),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("reward_start_s", pa.float64()),
+        ("reward_end_s", pa.float64()),
+    ]
+)
+
+
+class Prompts:
+    """The groups of a run: `at(number)` is a row of `rollout.GROUP`."""
+
+    def __init__(self, environments: tuple[EnvironmentConfig, ...], seed: int) -> None:
+        self.labels = [entry.label for entry in environments]
+        self.samples = [load(entry.name, entry.kwargs).samples("train") for entry in environments]
+        self.order = PromptOrder([len(s) for s in self.samples], [entry.weight for entry in environments], seed)
+
+    def at(self, group: int) -> dict[str, Any]:
+        place = self.order.at(group)
+        return group_row(group, self.labels[place.environment], self.samples[place.environment][place.sample])
+
+
+def group_row(group: int, label: str, sample: Sample) -> dict[str, Any]:
+    """A row of `rollout.GROUP` for an environment's sample."""
+    return {
+        "group_id": group,
+        "env": label,
+        "problem_id": sample.problem_id,
+        "prompt": encode_prompt(sample.prompt),
+        "answer": json.dumps(sample.answer),
+        "metadata": json.dumps(dict(sample.metadata)),
+    }
+
+
+class Tickets(Datasource):
+    """Endless source. Block i is a pure function of ticket i, so a retried read replays exactly."""
+
+    def __init__(self, config: Config, namespace: str) -> None:
+        self.config = config
+        self.namespace = namespace
+
+    def get_name(self) -> str:
+        return "Tickets"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return None
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        config, namespace = self.config, self.namespace
+
+        def read() -> Iterator[pa.Table]:
+            gate = admission.gate(namespace)
+            prompts = Prompts(config.environments, config.seed)
+            epoch, _ = ray.get(gate.join.remote())
+            index = 0
+            while (ticket := ray.get(gate.admit.remote(epoch, index))) is not None:
+                yield _ticket_row(epoch, ticket, prompts)
+                index += 1
+
+        return [ReadTask(read, BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None))]
+
+
+def _ticket_row(epoch: int, ticket: admission.Ticket, prompts: Prompts) -> pa.Table:
+    return pa.table(
+        {
+            "ticket": pa.array([ticket.index], pa.int64()),
+            "epoch": pa.array([epoch], pa.int64()),
+            "groups": pa.array([[prompts.at(group) for group in ticket.groups]], pa.list_(GROUP)),
+        }
+    )
+
+
+class Environments:
+    """Ray Data stage: applies each sample's environment, in killable processes of its own."""
+
+    def __init__(self, environments: tuple[EnvironmentConfig, ...], eos_token: str) -> None:
+        self.workers = reward_workers(environments, eos_token)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        samples = batch["samples"][0].as_py()
+        scored = score(samples, self.workers)
+        return batch.set_column(batch.column_names.index("samples"), "samples", pa.array([scored], pa.list_(SCORED)))
+
+
+def reward_workers(environments: tuple[EnvironmentConfig, ...], eos_token: str) -> dict[str, RewardWorker]:
+    """One reward process an environment, by label."""
+    return {
+        entry.label: RewardWorker(entry.name, entry.kwargs, limit_s=entry.reward_timeout_s, eos_token=eos_token)
+        for entry in environments
+    }
+
+
+def score(samples: list[dict[str, Any]], workers: dict[str, RewardWorker]) -> list[dict[str, Any]]:
+    """Rows of `SAMPLE` → rows of `SCORED`, in the same order. What did not finish is not scored."""
+    for label, worker in workers.items():
+        mine = [s for s in samples if s["env"] == label and s["error"] is None and s["finish"] != "abort"]
+        if not mine:
+            continue
+        columns = ("prompt", "completion", "answer", "metadata")
+        table = pa.table({name: pa.array([s[name] for s in mine], pa.string()) for name in columns})
+        for sample, result in zip(mine, worker.score(table).to_pylist(), strict=True):
+            sample.update({k: v for k, v in result.items() if k not in columns})
+    return samples
+
+
+class Batcher:
+    """Ray Data stage: one stateful actor that emits one row a rank when a step is complete."""
+
+    def __init__(self, config: Config, context: RunContext) -> None:
+        self.config = config
+        self.context = context
+        self.gate = admission.gate(context.namespace)
+        self.metrics = context.metrics()
+        self.builder: BatchBuilder | None = None
+        self.epoch = -1
+        self.empty_steps = 0
+        self.logged: ray.ObjectRef | None = None
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        if self.builder is None:
+            self._begin()
+        assert self.builder is not None
+        for samples in _groups(batch["samples"][0].as_py()):
+            if given_back := self.builder.add(samples):
+                self.gate.give_back.remote(self.epoch, given_back)
+        if not self.builder.complete():
+            return SHARE.empty_table()
+        done = self.builder.take()
+        self._log(done.step, done.rows)
+        self._check_progress(done.rows)
+        return pa.Table.from_pylist([{**row, "epoch": self.epoch} for row in done.shares], schema=SHARE)
+
+    def _begin(self) -> None:
+        self.epoch, done = ray.get(self.gate.join.remote())
+        if not ray.get(self.gate.register_batcher.remote(self.epoch)):
+            raise RuntimeError("the batcher was restarted: the groups in its memory are lost, so the epoch ends")
+        self.builder = BatchBuilder(self.config, done + 1, self.config.num_workers)
+
+    def _log(self, step: int, rows: pa.Table) -> None:
+        """Sends the step's rows; the message before must have been stored by then, else the actor is stuck."""
+        if self.logged is not None:
+            ray.get(self.logged, timeout=METRICS_TIMEOUT_S)
+        self.logged = self.metrics.log_samples.remote(self.context.source("batcher"), step, rows)
+
+    def _check_progress(self, rows: pa.Table) -> None:
+        outcomes = rows["outcome"].to_pylist()
+        self.empty_steps = 0 if "trained" in outcomes else self.empty_steps + 1
+        if self.empty_steps >= EMPTY_STEPS_LIMIT:
+            reasons = [r for r in rows["outcome_reason"].to_pylist() if r is not None]
+            common = max(set(reasons), key=reasons.count)
+            raise RuntimeError(
+                f"no sample could be trained in {self.empty_steps} steps; the most common reason: {common}"
+            )
+
+
+def _groups(samples: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for sample in samples:
+        groups.setdefault(sample["group_id"], []).append(sample)
+    return list(groups.values())
+
+
+def dataset(config: Config, context: RunContext) -> ray.data.Dataset:
+    """The stream of one epoch; it executes where it is consumed."""
+    data = DataContext.get_current()
+    data.target_max_block_size = 1  # each ticket leaves at once, as a block of one row
+    data.enable_progress_bars = False
+    data.print_on_execution_start = False
+    data.execution_no_progress_timeout_s = -1  # a gated stream may wait
+    data.issue_detectors_config.detectors = []
+    data.custom_execution_callback_classes = [FastPoll]
+    in_flight = 2 + config.prompts_per_step * (config.max_async_rollout + 1)
+    seed = config.seed if config.max_async_rollout == 0 else None
+    sampling = Sampling(config.group_size, config.max_tokens, config.temperature, config.top_p, ())
+    rollout = (
+        context.run_id,
+        context.namespace,
+        context.model,
+        sampling,
+        config.max_prompt_tokens,
+        config.max_off_policy_steps,
+        seed,
+    )
+    stages: list[tuple[type, tuple[Any, ...], int | None]] = [
+        (Rollout, rollout, in_flight),
+        (Environments, (tuple(config.environments), context.eos_token), None),
+        (Batcher, (config, context), None),
+    ]
+    tickets = ray.data.read_datasource(Tickets(config, context.namespace), num_cpus=STAGE_CPUS, override_num_blocks=1)
+    for number, (stage, arguments, calls) in enumerate(stages, start=2):
+        pool = ActorPoolStrategy(size=1, max_tasks_in_flight_per_actor=in_flight, max_concurrent_calls_per_actor=calls)
+        tickets = tickets.map_batches(
+            stage,
+            fn_constructor_args=arguments,
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=number * STAGE_CPUS,  # stages that ask for different CPUs are not fused into one
+            compute=pool,
+        )
+    return tickets
+
+
+class FastPoll(ExecutionCallback):
+    """Shortens Ray Data's wait in the process that runs the executor.
+
+    It waits up to 100 ms for ALL running tasks before it moves a block on, and an endless stream always has one running:
+    each hop would cost 100 to 200 ms.
+    """
+
+    def before_execution_starts(self, executor: Any) -> None:
+        if hasattr(streaming_executor_state, "WAIT_FOR_TASK_COMPLETION_TIMEOUT_S"):
+            streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S = POLL_S

@@ -1,0 +1,285 @@
+"""The job: one training run from its config to its end.
+
+    python -m app.train CONFIG [key=value …]
+    python -m app.train --run-dir DIRECTORY [--resume]
+
+Runs on the Ray cluster it is submitted to (`ray job submit … -- python -m app.train …`), or on a local one of its own.
+Exit status: 0 finished, 1 failed, 2 refused before it began, 130 stopped.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+# Read when ray.train is imported: at the default every report of a worker waits for 1.5 s.
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
+os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import ray
+import ray.train
+from ray import serve
+from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from app import config as configuration
+from app import preflight, train_loop
+from app.admission import GATE_NAME, Admission
+from app.checkpoint import newest
+from app.config import Config, ConfigError
+from app.engine import application, deploy
+from app.evaluate import ACTOR_NAME as EVALUATOR
+from app.evaluate import Evaluator
+from app.run_context import RunContext
+from app.run_dir import RunDir, RunError, create_for
+from app.stream import dataset
+from app.weights import STORE_NAME, WeightStore
+from environments.loader import load as load_environment
+from metrics import actor as metrics_actor
+
+logger = logging.getLogger("telescope")
+WATCH_PERIOD_S = 2.0
+ACTOR_TIMEOUT_S = 120
+
+
+class Stopped(Exception):
+    """The run was asked to stop."""
+
+
+class Stalled(RuntimeError):
+    """No step was finished for longer than the config allows."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    try:
+        run_dir, config = _run_of(options)
+    except (ConfigError, RunError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    _log_to(run_dir.driver_log)
+    print(f"run directory: {run_dir.path}", flush=True)
+    signal.signal(signal.SIGTERM, _stop)
+    with run_dir.writer():
+        return _recorded(run_dir, config)
+
+
+def _recorded(run_dir: RunDir, config: Config) -> int:
+    """Runs, and leaves the outcome and its reason in the run directory whatever happens."""
+    try:
+        run(config, run_dir)
+    except (Stopped, KeyboardInterrupt):
+        run_dir.end("stopped", "stopped on request")
+        logger.info("stopped")
+        return 130
+    except preflight.Refused as error:
+        run_dir.end("failed", str(error))
+        print(error, file=sys.stderr)
+        return 2
+    except Exception as error:  # the outermost border: the reason must reach the run directory
+        reason = preflight.reason_of(error)
+        logger.exception("the run failed")
+        run_dir.end("failed", reason)
+        print(f"the run failed: {reason}", file=sys.stderr)
+        return 1
+    run_dir.end("finished")
+    logger.info("finished")
+    return 0
+
+
+def run(config: Config, run_dir: RunDir) -> None:
+    """One attempt: checks, engines and actors, training, and everything taken down again."""
+    run_dir.update(state="starting", started_at=time.time(), job_id=os.environ.get("TELESCOPE_JOB_ID"))
+    preflight.check_environments(config)
+    model = preflight.policy_of(config)
+    eos_token = preflight.check_prompts(config, model)
+    _connect()
+    use_gpu = preflight.use_gpu(config, ray.cluster_resources())
+    preflight.check_engine(config, model, use_gpu)
+    context = RunContext(run_dir.id, run_dir.path, run_dir.record()["attempt"], str(model), eos_token)
+    try:
+        gate = _start_actors(config, context, run_dir)
+        with _engines(config, context, gate, use_gpu), _watchdog(config, gate):
+            run_dir.update(state="running")
+            _fit(config, context, use_gpu)
+    finally:
+        _take_down(context)
+
+
+def _fit(config: Config, context: RunContext, use_gpu: bool) -> None:
+    """Ray Train runs the loop on every worker until the last step."""
+    resources = {"GPU": 1} if use_gpu else {"CPU": config.cpus_per_worker}
+    TorchTrainer(
+        lambda _: train_loop.run(config, context),
+        train_loop_config={},
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        scaling_config=ScalingConfig(num_workers=config.num_workers, use_gpu=use_gpu, resources_per_worker=resources),
+        datasets={"rollouts": lambda: dataset(config, context)},
+        # With shard locality the splitter would hold blocks back, and a gated stream waits for ever.
+        dataset_config=DataConfig(enable_shard_locality=False),
+        run_config=RunConfig(
+            name=f"attempt-{context.attempt}",
+            storage_path=str(context.run_dir / "train"),
+            failure_config=FailureConfig(max_failures=0),
+        ),
+    ).fit()
+
+
+def _start_actors(config: Config, context: RunContext, run_dir: RunDir) -> Any:
+    """The run's named actors; they end with the job. Returns the gate."""
+    named = {"namespace": context.namespace}
+    gate = Admission.options(name=GATE_NAME, **named).remote(
+        config.prompts_per_step, config.max_async_rollout, config.steps, config.groups_per_ticket
+    )
+    weights = WeightStore.options(name=STORE_NAME, **named).remote()
+    checkpoint = newest(context.checkpoints) if context.attempt > 1 else None
+    metrics_actor.start(
+        context.run_dir,
+        name="metrics",
+        namespace=context.namespace,
+        attempt=context.attempt,
+        resume_step=int(checkpoint.name.removeprefix("step_")) if checkpoint else 0,
+        config=config.model_dump(),
+        environments=_environment_ranges(config),
+        num_slots=config.num_engines * config.engine.max_num_seqs,
+        wandb=config.wandb.model_dump() if config.wandb else None,
+    )
+    ray.get([gate.steps_done.remote(), weights.latest.remote()], timeout=ACTOR_TIMEOUT_S)
+    return gate
+
+
+def _environment_ranges(config: Config) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": entry.label,
+            "reward_min": entry.reward_min,
+            "reward_max": entry.reward_max,
+            "metrics_ranges": load_environment(entry.name, entry.kwargs).metrics_ranges,
+        }
+        for entry in config.environments
+    ]
+
+
+@contextmanager
+def _engines(config: Config, context: RunContext, gate: Any, use_gpu: bool) -> Iterator[None]:
+    """Starts the engines in a thread of their own: the trainer loads its model at the same time."""
+    failures: list[Exception] = []
+
+    def start() -> None:
+        try:
+            deploy(config, context.run_id, context.model, context.namespace, use_gpu)
+            if config.eval.every:
+                evaluator = Evaluator.options(name=EVALUATOR, namespace=context.namespace)
+                keep.append(evaluator.remote(config, context))
+            ray.get(gate.engines_ready.remote(), timeout=ACTOR_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - handed to the trainer, which is waiting, and raised below
+            failures.append(error)
+            ray.get(gate.engines_ready.remote(str(error)), timeout=ACTOR_TIMEOUT_S)
+
+    keep: list[Any] = []
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception as error:
+        if failures:
+            raise failures[0] from error
+        raise
+
+
+@contextmanager
+def _watchdog(config: Config, gate: Any) -> Iterator[None]:
+    """Ends a run in which no step is finished for `stall_timeout_s`."""
+    over = threading.Event()
+    signal.signal(signal.SIGUSR1, _stalled(config.stall_timeout_s))
+
+    def watch() -> None:
+        done, since = -1, time.monotonic()
+        while not over.wait(WATCH_PERIOD_S):
+            now = ray.get(gate.steps_done.remote(), timeout=ACTOR_TIMEOUT_S)
+            if now != done:
+                done, since = now, time.monotonic()
+            elif time.monotonic() - since > config.stall_timeout_s:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _take_down(context: RunContext) -> None:
+    """Removes the run's engines, and closes its metrics. Actors end with the job."""
+    logger.info("taking down the run's engines and actors")
+    try:
+        serve.delete(application(context.run_id), _blocking=True)
+    except Exception:
+        logger.exception("the engines could not be removed")
+
+
+def _connect() -> None:
+    """The cluster of the job, or a local one."""
+    if not ray.is_initialized():
+        ray.init(
+            address=os.environ.get("RAY_ADDRESS"),
+            log_to_driver=True,
+            logging_level="WARNING",
+            include_dashboard=False if "RAY_ADDRESS" not in os.environ else None,
+        )
+
+
+def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:
+    """The run that was asked for: an existing directory, or a new one for a config."""
+    if options.run_dir is None:
+        config = configuration.load(options.config, options.overrides)
+        return create_for(config), config
+    run_dir = RunDir(Path(options.run_dir))
+    if options.resume and run_dir.state in ("finished", "failed", "stopped"):
+        run_dir.reopen()
+    return run_dir, configuration.load(run_dir.config_path)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m app.train", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("config", nargs="?", help="a YAML file")
+    parser.add_argument("overrides", nargs="*", help="key=value, dotted keys")
+    parser.add_argument("--run-dir", help="train the run of this directory")
+    parser.add_argument("--resume", action="store_true", help="go on from its newest checkpoint")
+    options = parser.parse_args(arguments)
+    if (options.config is None) == (options.run_dir is None):
+        parser.error("give either a config or --run-dir")
+    return options
+
+
+def _log_to(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handlers = [logging.FileHandler(file, encoding="utf-8"), logging.StreamHandler(sys.stdout)]
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=handlers, force=True
+    )
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _stalled(limit_s: float) -> Any:
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise Stalled(f"no step was finished for {limit_s:g} s (stall_timeout_s)")
+
+    return handler
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The training loop of one Ray Train worker. `run` is the method; the rest is its vocabulary."""
+
+import importlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.train
+import ray.train.torch
+import torch
+import torch.distributed as dist
+
+from app import admission, checkpoint
+from app.checkpoint import Place
+from app.config import Config
+from app.evaluate import ACTOR_NAME as EVALUATOR
+from app.evaluate import TIMEOUT_S as EVAL_TIMEOUT_S
+from app.publish import Publisher
+from app.run_context import RunContext
+from app.trainer import Trainer
+from app.trainer_data import TrainerData, read_share
+from metrics.schema import SPANS
+
+CONTROL_TIMEOUT_S = 60
+ENGINES_TIMEOUT_S = 900
+
+
+def run(config: Config, context: RunContext) -> None:
+    """Trains until the last step. The same on every rank; only rank 0 talks to the rest of the run."""
+    worker = Worker(config, context)
+    worker.publish(worker.place.step)
+    worker.evaluate(worker.place.step)
+    worker.open_gate()
+    for batch in worker.batches():
+        values = worker.trainer.train_step(batch)
+        values |= worker.publish(batch.step)
+        worker.step_done(batch)
+        worker.evaluate(batch.step)
+        worker.save(batch)
+        worker.log(batch, values)
+
+
+class Worker:
+    """One rank: the trainer backend and its ways to the other parts of the run."""
+
+    def __init__(self, config: Config, context: RunContext) -> None:
+        self.config = config
+        self.context = context
+        self.rank = dist.get_rank()
+        self.cpu_group = dist.new_group(backend="gloo")
+        self.trainer = load_backend(config, context, device_of_worker(config))
+        self.place = self._restored()
+        self.spans = self.trainer.spans
+        self.cursor = self.place.cursor
+        self.started = 0
+        self.logged: ray.ObjectRef | None = None
+        if self.rank == 0:
+            self.gate = admission.gate(context.namespace)
+            ray.get(self.gate.wait_for_engines.remote(), timeout=ENGINES_TIMEOUT_S)
+        dist.barrier(group=self.cpu_group)
+        self.publisher = Publisher(config, context, self.trainer)
+
+    def publish(self, version: int) -> dict[str, float]:
+        return self.publisher.push(version, self.spans)
+
+    def open_gate(self) -> None:
+        """Lets the stream begin; the clock of the first step starts here."""
+        if self.rank == 0:
+            ray.get(self.gate.begin.remote(self.place.step, self.place.cursor), timeout=CONTROL_TIMEOUT_S)
+        dist.barrier(group=self.cpu_group)
+        self.spans.take(0)  # what happened before the loop is charged to no step
+        self.step_end_s = time.monotonic()
+
+    def batches(self) -> Iterator[TrainerData]:
+        """This rank's share of each step, in order, until the last one."""
+        if self.place.step >= self.config.steps:
+            return
+        stream = ray.train.get_dataset_shard("rollouts").iter_batches(
+            batch_size=None, prefetch_batches=0, batch_format="pyarrow"
+        )
+        waiting_since = time.monotonic()
+        for table in stream:
+            if table.num_rows == 0:
+                continue
+            self.spans.add("waiting_for_data", waiting_since, time.monotonic())
+            with self.spans.measure("prepare_tensors"):
+                data = read_share(table)
+            yield data
+            if data.step >= self.config.steps:
+                return
+            waiting_since = time.monotonic()
+        raise RuntimeError(f"the stream of rollouts ended before step {self.config.steps}; see the driver's log")
+
+    def step_done(self, batch: TrainerData) -> None:
+        """Tells the gate, which lets the next groups start."""
+        self.cursor = self.cursor.advanced(batch.groups)
+        if self.rank == 0:
+            self.started = ray.get(self.gate.step_done.remote(batch.step), timeout=CONTROL_TIMEOUT_S)
+
+    def evaluate(self, step: int) -> None:
+        """Held-out evaluation where it is due: before training, every so many steps, and after the last."""
+        every = self.config.eval.every
+        if every == 0 or not (step % every == 0 or step == self.config.steps):
+            return
+        with self.spans.measure("eval"):
+            if self.rank == 0:
+                ray.get(self.context.actor(EVALUATOR).run.remote(step), timeout=EVAL_TIMEOUT_S)
+            dist.barrier(group=self.cpu_group)
+
+    def save(self, batch: TrainerData) -> None:
+        every = self.config.checkpoint_every
+        if every and (batch.step % every == 0 or batch.step == self.config.steps):
+            with self.spans.measure("checkpoint"):
+                place = Place(batch.step, self.cursor)
+                checkpoint.save(self.context.checkpoints, self.trainer, place, self.config.keep_last)
+
+    def log(self, batch: TrainerData, values: dict[str, float]) -> None:
+        """Closes the step and sends it. The message before must have been stored by now: the wait is bounded."""
+        now = time.monotonic()
+        self.spans.add("step", self.step_end_s, now)
+        self.step_end_s = now
+        tables: list[Any] = [None] * dist.get_world_size()
+        own = self.spans.take(batch.step)
+        dist.gather_object(own, tables if self.rank == 0 else None, group=self.cpu_group)
+        if self.rank != 0:
+            return
+        if self.logged is not None:
+            ray.get(self.logged, timeout=CONTROL_TIMEOUT_S)
+        self.logged = self.context.metrics().log_step.remote(
+            self.context.source("trainer"),
+            batch.step,
+            step=batch.step,
+            values=values,
+            spans=pa.concat_tables(tables) if tables else SPANS.empty_table(),
+            started=self.started * self.config.group_size,
+            after=(self.context.source("batcher"), batch.samples_message),
+        )
+
+    def close(self) -> None:
+        if self.logged is not None:
+            ray.get(self.logged, timeout=CONTROL_TIMEOUT_S)
+
+    def _restored(self) -> Place:
+        newest = checkpoint.newest(self.context.checkpoints) if self.context.attempt > 1 else None
+        return checkpoint.restore(newest, self.trainer) if newest else Place()
+
+
+def load_backend(config: Config, context: RunContext, device: torch.device) -> Trainer:
+    """The trainer class that the config names."""
+    module, _, name = config.backend.partition(":")
+    return getattr(importlib.import_module(module), name)(config, context.model, device)
+
+
+def device_of_worker(config: Config) -> torch.device:
+    """The worker's GPU when Ray gave it one, else the CPU with as many threads as configured (Ray leaves one)."""
+    device = ray.train.torch.get_device()
+    if device.type == "cpu":
+        torch.set_num_threads(config.trainer_threads)
+    return device

@@ -1,0 +1,223 @@
+"""The trainer backend: one policy, one optimiser, one `train_step` a batch.
+
+Make your own by subclassing it, and name the class in the config's `backend`:
+
+    class MyTrainer(Trainer):
+        def train_step(self, trainer_data):
+            values = super().train_step(trainer_data)
+            return values | {"my section/weights/embedding_norm": ...}
+
+Every rank runs the same calls in the same order; what `train_step` returns is the same on all ranks.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from app.config import Config
+from app.engine import dtype_name
+from app.fsdp import build_policy, full_parameters, gradient_norm
+from app.logprobs import entropies, scaled_logits, target_logprobs
+from app.loss import count, needs_prox_pass, needs_reference, policy_loss, total
+from app.reduce import Sums
+from app.schedule import learning_rate
+from app.spans import Spans
+from app.tokens import Denominators, Tokens
+from app.trainer_data import Pack, TrainerData
+from metrics.schema import DUMMY
+
+BAD_UPDATES_LIMIT = 3
+
+
+class Trainer:
+    """FSDP2 over the default process group, AdamW, float32 master weights."""
+
+    def __init__(self, config: Config, model: str, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.world = dist.get_world_size()
+        self.dtype = getattr(torch, dtype_name(config, device.type == "cuda"))
+        self.policy = build_policy(model, device, self.dtype, config.gradient_checkpointing)
+        self.reference: PreTrainedModel | None = None
+        if needs_reference(config):
+            self.reference = build_policy(model, device, self.dtype).requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(),
+            lr=config.learning_rate,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_eps,
+            weight_decay=config.weight_decay,
+        )
+        self.updates = 0  # optimiser updates so far: the place in the learning-rate schedule
+        self.bad_updates = 0  # in a row
+        self.spans = Spans(f"trainer {dist.get_rank()}", torch.cuda.synchronize if device.type == "cuda" else None)
+
+    def train_step(self, trainer_data: TrainerData) -> dict[str, float]:
+        """Trains one batch; returns the step metrics, reduced over micro-batches and ranks as sums and counts."""
+        sums = total([])
+        for key in ("tokens/padding", "train/skipped_updates", "train/nonfinite_gradients"):
+            sums.add_sum(key, 0)
+        updates = trainer_data.updates or [[]]
+        prox = [self._prox(packs) for packs in updates]
+        for packs, old in zip(updates, prox, strict=True):
+            self._update(packs, old, trainer_data, sums)
+        return self._reduced(sums)
+
+    def learning_rate(self) -> float:
+        """The rate of the next update."""
+        return learning_rate(
+            self.updates + 1,
+            peak=self.config.learning_rate,
+            total=self.config.total_updates,
+            schedule=self.config.lr_schedule,
+            warmup=self.config.warmup_steps * self.config.minibatches,
+            min_ratio=self.config.min_lr_ratio,
+        )
+
+    @torch.no_grad()
+    def logprobs(self, token_ids: list[int], num_prompt: int) -> list[float]:
+        """The policy's log-probabilities of the tokens after the first `num_prompt`. A collective."""
+        ids = torch.tensor(token_ids, device=self.device)
+        places = torch.arange(len(token_ids), device=self.device)
+        logits = self._logits(self.policy, ids[None], places[None], places[num_prompt - 1 : -1])
+        scaled = scaled_logits(logits, self.config.temperature)
+        return target_logprobs(scaled, ids[num_prompt:]).tolist()
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole CPU tensor) in the arithmetic of the engines. A collective."""
+        return full_parameters(self.policy, self.dtype)
+
+    @torch.no_grad()
+    def _prox(self, packs: list[Pack]) -> list[Tensor | None]:
+        """Log-probabilities by the weights at the start of the step; None where the update's own pass gives them."""
+        if not needs_prox_pass(self.config):
+            return [None] * len(packs)
+        return [self._pass(self.policy, self._on_device(pack), i)[0] for i, pack in enumerate(packs)]
+
+    def _update(self, packs: list[Pack], prox: list[Tensor | None], data: TrainerData, sums: Sums) -> None:
+        """One optimiser update over its micro-batches."""
+        rate = self.learning_rate()
+        sums.add_mean("learning_rate", rate, 1)
+        packs = [self._on_device(pack) for pack in packs]
+        with self.spans.measure("prepare_tensors"):
+            denominators = self._denominators(packs, prox, data)
+        if denominators.tokens == 0:
+            sums.add_sum("train/skipped_updates", 1 / self.world)
+            return
+        self.optimizer.zero_grad(set_to_none=True)
+        for i, (pack, old) in enumerate(zip(packs, prox, strict=True)):
+            self.policy.set_requires_gradient_sync(i == len(packs) - 1)
+            self._backward(pack, old, denominators, data, sums, i)
+        self._optimize(rate, data, sums)
+
+    def _backward(
+        self,
+        pack: Pack,
+        prox: Tensor | None,
+        denominators: Denominators,
+        data: TrainerData,
+        sums: Sums,
+        number: int,
+    ) -> None:
+        """Forward, loss and backward of one micro-batch."""
+        logprobs, entropy, link = self._pass(self.policy, pack, number)
+        reference = self._reference_logprobs(pack, number)
+        with self._measure("loss_computation", pack, number):
+            tokens = _tokens(pack, data, logprobs, logprobs.detach() if prox is None else prox)
+            tokens = Tokens(**(vars(tokens) | {"entropy": entropy, "reference_logprobs": reference}))
+            loss, own = policy_loss(tokens, self.config, denominators)
+            sums.merge(own)
+            sums.add_sum("tokens/padding", pack.padding_tokens)
+        with self._measure("backward", pack, number):
+            # FSDP averages gradients over ranks; the denominators are global.
+            (loss * self.world + link).backward()
+
+    def _optimize(self, rate: float, data: TrainerData, sums: Sums) -> None:
+        with self.spans.measure("optimizer"):
+            norm = gradient_norm(self.policy, self.config.max_grad_norm)
+            if not math.isfinite(norm):
+                self._refuse(norm, data, sums)
+                return
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+        self.updates += 1
+        self.bad_updates = 0
+        sums.add_mean("grad_norm", norm, 1)
+
+    def _refuse(self, norm: float, data: TrainerData, sums: Sums) -> None:
+        """A gradient that is not finite moves neither the weights nor the schedule."""
+        self.bad_updates += 1
+        sums.add_sum("train/skipped_updates", 1 / self.world)
+        sums.add_sum("train/nonfinite_gradients", 1 / self.world)
+        if self.bad_updates >= BAD_UPDATES_LIMIT:
+            raise FloatingPointError(
+                f"step {data.step}: the gradient norm is {norm}, for update {self.bad_updates} in a row; "
+                f"lower learning_rate or look at samples {data.sample_ids[:20]}"
+            )
+
+    def _pass(self, policy: torch.nn.Module, pack: Pack, number: int) -> tuple[Tensor, Tensor, Tensor | float]:
+        """((N,) log-probabilities, (N,) entropies, link).
+
+        link is 0 and ties a dummy pack to the graph: every rank must take part in the backward pass.
+        """
+        with self._measure("forward", pack, number):
+            logits = self._logits(policy, pack.token_ids, pack.position_ids, pack.sources)
+            scaled = scaled_logits(logits[: pack.targets.numel()], self.config.temperature)
+            logprobs = target_logprobs(scaled, pack.targets)
+        with self._measure("compute_entropy", pack, number):
+            entropy = entropies(scaled, with_grad=self.config.entropy_coef > 0)
+        return logprobs, entropy, 0.0 if pack.targets.numel() else logits.sum() * 0.0
+
+    @torch.no_grad()
+    def _reference_logprobs(self, pack: Pack, number: int) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self._measure("compute_kl", pack, number):
+            logits = self._logits(self.reference, pack.token_ids, pack.position_ids, pack.sources)
+            scaled = scaled_logits(logits[: pack.targets.numel()], self.config.temperature)
+            return target_logprobs(scaled, pack.targets)
+
+    def _logits(self, policy: torch.nn.Module, token_ids: Tensor, position_ids: Tensor, sources: Tensor) -> Tensor:
+        # No attention mask and no cache: anything else lets the packed samples see each other.
+        output = policy(input_ids=token_ids, position_ids=position_ids, use_cache=False, logits_to_keep=sources)
+        return output.logits[0]
+
+    def _denominators(self, packs: list[Pack], prox: list[Tensor | None], data: TrainerData) -> Denominators:
+        """Counts over all ranks: what the sums of the update are divided by, once."""
+        own = Denominators(0, 0)
+        for pack, old in zip(packs, prox, strict=True):
+            own += count(_tokens(pack, data, pack.rollout_logprobs, old), self.config)
+        counts = torch.tensor([own.tokens, own.sequences], dtype=torch.int64, device=self.device)
+        dist.all_reduce(counts)
+        return Denominators(*counts.tolist())
+
+    def _reduced(self, sums: Sums) -> dict[str, float]:
+        added = torch.tensor(sums.added(), dtype=torch.float64, device=self.device)
+        largest = torch.tensor(sums.largest(), dtype=torch.float64, device=self.device)
+        dist.all_reduce(added)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return sums.reduced(added.tolist(), largest.tolist()).values()
+
+    def _on_device(self, pack: Pack) -> Pack:
+        with self.spans.measure("data_to_device"):
+            return pack.to(self.device)
+
+    def _measure(self, kind: str, pack: Pack, number: int) -> AbstractContextManager[None]:
+        return self.spans.measure(kind, number, None if pack.targets.numel() else DUMMY)
+
+
+def _tokens(pack: Pack, data: TrainerData, logprobs: Tensor, prox: Tensor | None) -> Tokens:
+    return Tokens(
+        logprobs=logprobs,
+        rollout_logprobs=pack.rollout_logprobs,
+        advantages=pack.advantages,
+        segments=pack.sequences,
+        prox_logprobs=prox,
+        current=pack.versions == data.version,
+    )
