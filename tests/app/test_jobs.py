@@ -1,0 +1,173 @@
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from app.config import ConfigError
+from app.jobs import Jobs, StopFailed
+from app.ray_jobs import NoCluster
+from app.run_dir import RunError, RunNotFound
+
+DRIVER = "tests.app.stand_in_driver"
+ELSEWHERE = "http://127.0.0.1:9"  # the discard port: nothing answers
+
+
+def plan(name: str) -> dict:
+    """A small valid configuration; the driver that stands in for training does what the name says."""
+    return {
+        "name": name,
+        "model": "embedded",
+        "steps": 3,
+        "environments": [{"name": "sums", "reward_min": 0.0, "reward_max": 1.0}],
+        "use_ppo_clip": False,
+    }
+
+
+@pytest.fixture
+def jobs(ray_cluster, tmp_path) -> Jobs:
+    return Jobs(address=ray_cluster.dashboard_url, root=tmp_path, driver=DRIVER)
+
+
+@pytest.fixture
+def offline(tmp_path) -> Jobs:
+    return Jobs(address=ELSEWHERE, root=tmp_path, driver=DRIVER)
+
+
+def until(state: str, run, limit_s: float = 60) -> None:
+    end = time.monotonic() + limit_s
+    while run.status() != state:
+        assert time.monotonic() < end, f"{run.status().sentence()}\n{run.logs()}"
+        time.sleep(0.2)
+
+
+def test_without_a_cluster_nothing_is_submitted_and_nothing_is_written(offline, tmp_path):
+    with pytest.raises(NoCluster, match=r"no Ray cluster .* answers at http://127.0.0.1:9 .*ray start --head"):
+        offline.submit(plan("finishes"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_configuration_is_refused_before_anything_is_asked_or_written(offline, tmp_path):
+    with pytest.raises(ConfigError, match="stepps"):
+        offline.submit({**plan("x"), "stepps": 4})
+    with pytest.raises(ConfigError, match="steps"):
+        offline.submit(plan("x"), ["steps=none"])
+    with pytest.raises(RunError, match="runs are kept in"):
+        offline.submit({**plan("x"), "runs_dir": "/somewhere/else"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_not_there(offline):
+    with pytest.raises(RunNotFound, match="'nothing' is not in"):
+        offline.get("nothing")
+    with pytest.raises(RunError, match="not allowed"):
+        offline.get("../x")
+
+
+@pytest.mark.stack
+def test_a_run_goes_from_submission_to_its_end(jobs):
+    run = jobs.submit(plan("finishes"), ["steps=5"])
+    assert run.wait(60) == "finished"
+    record = run.record()
+    assert (record["steps"], record["attempt"], record["job_id"]) == (5, 1, f"{run.id}-1")
+    assert f"driver of {run.id}, resume=False" in run.logs()
+    assert run.logs(tail=1).count("\n") == 0
+    assert [known.id for known in jobs.list()] == [run.id]
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("raises", "the reward of environment 'sums' cannot be imported"),
+        ("says-nothing", "its driver ended without writing a final state"),
+    ],
+)
+def test_a_driver_that_wrote_no_end_is_failed_with_its_reason(jobs, behaviour, reason):
+    run = jobs.submit(plan(behaviour))
+    assert run.wait(60) == "failed"
+    assert reason in run.status().reason
+    assert run.record()["ended_at"] > run.record()["started_at"]
+
+
+@pytest.mark.stack
+def test_a_killed_driver_is_failed_cleaned_up_and_resumed(jobs):
+    import ray
+    from ray import serve
+    from ray.util import list_named_actors
+
+    run = jobs.submit(plan("is-killed"))
+    assert run.wait(120) == "failed"
+    assert "exit code" in run.status().reason
+    assert f"policy-{run.id}" not in serve.status().applications
+    assert [a for a in list_named_actors(all_namespaces=True) if a["namespace"] == f"telescope-{run.id}"] == []
+    assert ray.is_initialized()
+
+    assert jobs.resume(run.id).wait(60) == "finished"
+    assert (run.record()["attempt"], run.record()["job_id"]) == (2, f"{run.id}-2")
+    assert f"driver of {run.id}, resume=True" in run.logs()
+    with pytest.raises(RunNotFound):
+        jobs.resume("another")
+
+
+@pytest.mark.stack
+def test_stopping_is_reported_when_it_is_done_and_twice_is_fine(jobs):
+    run = jobs.submit(plan("works"))
+    until("running", run)
+    with pytest.raises(RunError, match="is running; only an ended run can be resumed"):
+        jobs.resume(run)
+    pid = run.record()["pid"]
+    assert run.stop() == "stopped"
+    assert not Path(f"/proc/{pid}").exists()
+    ended_at = run.record()["ended_at"]
+    assert (run.stop(), run.status().reason) == ("stopped", "stopped on request")
+    assert run.record()["ended_at"] == ended_at
+
+
+@pytest.mark.stack
+def test_a_stop_that_did_not_stop_is_not_called_stopped(jobs):
+    run = jobs.submit(plan("deaf"))
+    until("running", run)
+    with pytest.raises(StopFailed, match=r"is still running after 2 s"):
+        run.stop(timeout_s=2)
+    assert run.status() == "running"
+    os.kill(run.record()["pid"], 9)
+    assert run.wait(60) == "stopped"
+
+
+@pytest.mark.stack
+def test_a_run_that_waits_for_what_is_not_there_says_so_and_can_be_removed(jobs, monkeypatch):
+    monkeypatch.setattr("app.jobs.NEVER_STARTED_S", 0.0)
+    run = jobs.submit(plan("finishes"), resources={"accelerator_of_tomorrow": 1})
+    time.sleep(2)
+    assert run.status() == "pending"
+    assert "waiting for resources" in run.status().reason
+    assert run.status().reason.startswith("not started after")
+    assert run.stop() == "stopped"
+    assert run.status().reason == "stopped on request"
+
+
+@pytest.mark.stack
+def test_after_the_cluster_is_gone_states_and_logs_are_still_right(jobs, offline):
+    ended, died = jobs.submit(plan("finishes")), jobs.submit(plan("works"))
+    assert ended.wait(60) == "finished"
+    until("running", died)
+    assert offline.get(died.id).status() == "running"  # the lock of its driver is held
+    os.kill(died.record()["pid"], 9)
+    time.sleep(0.5)
+    assert {run.id: str(run.status()) for run in offline.list()} == {ended.id: "finished", died.id: "failed"}
+    assert "ended without saying why" in offline.get(died.id).status().reason
+    assert f"driver of {ended.id}" in offline.get(ended.id).logs()
+    assert "no longer available" in offline.get(died.id).logs()
+
+
+@pytest.mark.stack
+def test_a_damaged_record_does_not_hide_the_other_runs(jobs):
+    good, bad = jobs.submit(plan("finishes")), jobs.submit(plan("finishes"))
+    good.wait(60), bad.wait(60)
+    (bad.directory.path / "run.json").write_text('{"id":')
+    assert {run.id for run in jobs.list()} == {good.id, bad.id}
+    with pytest.raises(RunError, match="not readable"):
+        bad.status()
+    assert json.loads((good.directory.path / "run.json").read_text())["state"] == "finished"

@@ -1,0 +1,47 @@
+"""Shared by all tests: their order, and one Ray cluster for those that need the real stack."""
+
+import os
+
+# Before anything imports Ray, transformers or Gradio: they read these once.
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    GRADIO_ANALYTICS_ENABLED="False",
+    WANDB_MODE="offline",
+    TOKENIZERS_PARALLELISM="false",
+)
+os.environ.pop("RAY_ADDRESS", None)
+
+from collections.abc import Iterator
+
+import pytest
+
+from app import local_ray
+from app.local_ray import LocalRay
+
+
+# Deprecations inside other people's packages are theirs; everything else that warns fails a test.
+THIRD_PARTY = "accelerate|fastapi|gradio|gradio_client|httpx|pydantic|ray|starlette|torch|transformers|vllm|wandb"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for category in ("DeprecationWarning", "FutureWarning", "PendingDeprecationWarning"):
+        config.addinivalue_line("filterwarnings", f"ignore::{category}:({THIRD_PARTY})(\\..*)?$")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first, then the real stack, then the browser; within each as collected."""
+    items.sort(key=lambda item: 2 * ("browser" in item.keywords) + ("stack" in item.keywords))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[LocalRay]:
+    """A Ray cluster of this test run only, with a dashboard for Ray Jobs; this process is connected to it."""
+    import ray
+
+    os.environ.update(local_ray.ENVIRONMENT)
+    with local_ray.local_ray(num_cpus=2) as cluster:
+        os.environ["RAY_ADDRESS"] = cluster.address
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        os.environ.pop("RAY_ADDRESS")
