@@ -18,7 +18,6 @@ import pytest
 from app import local_ray
 from app.local_ray import LocalRay
 
-
 # Deprecations inside other people's packages are theirs; everything else that warns fails a test.
 THIRD_PARTY = "accelerate|fastapi|gradio|gradio_client|httpx|pydantic|ray|starlette|torch|transformers|vllm|wandb"
 

@@ -1,0 +1,204 @@
+"""The job API over HTTP: what `app.jobs` offers, as JSON, under /api. The page about it is at /api/docs.
+
+A run is started from a configuration that has been checked, never from a command. JSON is strict: a number that is
+not finite arrives as {"nonfinite": "nan"}.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.config import ConfigError
+from app.jobs import Jobs, Run, StopFailed
+from app.ray_jobs import NoCluster
+from app.run_dir import RunError, RunNotFound
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+MOST_LINES = 10_000
+MOST_ROWS = 500
+
+
+class Start(BaseModel):
+    """What to run: a whole configuration, or the name of one that comes with the product."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    config: dict[str, Any] | str = Field(examples=["demo.yaml"])
+    """A configuration as an object, or the name of a file in configs/."""
+    overrides: list[str] = Field(default=[], examples=[["steps=20", "environments.0.weight=2"]])
+    """`key=value` with dotted keys, as on the command line."""
+
+
+class RunView(BaseModel):
+    """A run as it stands now."""
+
+    id: str
+    name: str
+    state: str
+    reason: str | None
+    steps: int
+    attempt: int
+    model: str
+    environments: list[str]
+    algorithm: str
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    job_id: str | None
+    versions: dict[str, str]
+    notes: str
+    tags: list[str]
+    archived: bool
+
+
+def build(jobs: Jobs, configs: Path = CONFIGS) -> FastAPI:
+    """The job API as an application of its own."""
+    app = FastAPI(title="Telescope", docs_url="/api/docs", openapi_url="/api/openapi.json", redoc_url=None)
+    app.include_router(routes(jobs, configs))
+    return app
+
+
+def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
+    """The job API as routes of another application."""
+    api = APIRouter(prefix="/api", tags=["runs"])
+
+    def known(run_id: str) -> Run:
+        with _as_http():
+            return jobs.get(run_id)
+
+    KnownRun = Annotated[Run, Depends(known)]
+
+    @api.get("/configs")
+    def config_names() -> list[str]:
+        """Names that can be given as `config` when starting a run."""
+        return [file.name for file in sorted(configs.glob("*.yaml")) if file.name != "serve.yaml"]
+
+    @api.post("/runs", status_code=201, dependencies=[Depends(_no_key_twice)])
+    def start(wanted: Start) -> RunView:
+        """Check the configuration, make the run directory and queue the run."""
+        with _as_http():
+            config = wanted.config
+            if isinstance(config, str):
+                if config not in config_names():
+                    raise HTTPException(422, f"config {config[:80]!r}: not one of {', '.join(config_names())}")
+                return _view(jobs.submit(configs / config, wanted.overrides))
+            return _view(jobs.submit(config, wanted.overrides))
+
+    @api.get("/runs")
+    def runs() -> list[RunView]:
+        """All runs, the newest first."""
+        return [_view(run) for run in jobs.list() if _readable(run)]
+
+    @api.get("/runs/{run_id}")
+    def run(run: KnownRun) -> RunView:
+        """One run; its state is put right when its driver died without writing it."""
+        return _view(run)
+
+    @api.get("/runs/{run_id}/metrics")
+    def metrics(
+        run: KnownRun,
+        since: Annotated[int, Query(ge=0, description="only steps after this one")] = 0,
+        keys: Annotated[str | None, Query(description="comma-separated; all when left out")] = None,
+    ) -> Response:
+        """Metrics by step, as columns."""
+        with _as_http():
+            return strict(run.metrics(keys.split(",") if keys else None, since))
+
+    @api.get("/runs/{run_id}/samples")
+    def samples(
+        run: KnownRun,
+        step: int | None = None,
+        env: str | None = None,
+        outcome: str | None = None,
+        group_id: int | None = None,
+        search: Annotated[str | None, Query(max_length=1000, description="text in prompt or completion")] = None,
+        columns: Annotated[str | None, Query(description="comma-separated; all when left out")] = None,
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 50,
+    ) -> Response:
+        """Rollouts, one row each, and how many meet the conditions in all."""
+        where = {"step": step, "env": env, "outcome": outcome, "group_id": group_id, "search": search}
+        chosen = columns.split(",") if columns else None
+        with _as_http():
+            rows, total = run.samples(**where, columns=chosen, offset=offset, limit=limit)
+            return strict({"total": total, "offset": offset, "rows": rows.to_dicts()})
+
+    @api.get("/runs/{run_id}/logs")
+    def logs(run: KnownRun, tail: Annotated[int, Query(ge=1, le=MOST_LINES)] = 200) -> dict[str, list[str]]:
+        """The last lines that the driver printed."""
+        with _as_http():
+            return {"lines": run.logs(tail=tail).splitlines()}
+
+    @api.post("/runs/{run_id}/stop")
+    def stop(run: KnownRun) -> RunView:
+        """Stop a run. Answers when it has stopped; an ended run stays as it is."""
+        with _as_http():
+            run.stop()
+            return _view(run)
+
+    @api.post("/runs/{run_id}/resume")
+    def resume(run: KnownRun) -> RunView:
+        """Go on with an ended run from its last checkpoint."""
+        with _as_http():
+            return _view(jobs.resume(run))
+
+    return api
+
+
+CODES = ((ConfigError, 422), (RunNotFound, 404), (RunError, 409), (StopFailed, 409), (NoCluster, 503))
+
+
+@contextlib.contextmanager
+def _as_http() -> Iterator[None]:
+    """Our errors as HTTP: what is wrong with the request, and what is wrong here."""
+    try:
+        yield
+    except (ConfigError, RunError, StopFailed, NoCluster) as error:
+        code = next(code for kind, code in CODES if isinstance(error, kind))
+        raise HTTPException(code, str(error)) from error
+
+
+def _view(run: Run) -> RunView:
+    with _as_http():
+        status = run.status()
+        return RunView.model_validate({**run.record(), "state": str(status), "reason": status.reason})
+
+
+def _readable(run: Run) -> bool:
+    try:
+        run.record()
+    except RunError:
+        return False
+    return True
+
+
+async def _no_key_twice(request: Request) -> None:
+    """JSON allows a key twice and readers keep the last: a configuration must not change by that."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise HTTPException(422, f"key {twice[:80]!r} stands twice; leave one out")
+
+    json.loads(await request.body(), object_pairs_hook=check)
+
+
+def strict(value: Any) -> Response:
+    """JSON without NaN and Infinity, which are marked instead."""
+    return Response(json.dumps(_marked(value), allow_nan=False, default=str), media_type="application/json")
+
+
+def _marked(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"nonfinite": "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")}
+    if isinstance(value, dict):
+        return {str(key): _marked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_marked(item) for item in value]
+    return value

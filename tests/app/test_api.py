@@ -1,0 +1,126 @@
+import math
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app import api, run_dir
+from app.jobs import Jobs
+
+DRIVER = "tests.app.stand_in_driver"
+PLAN = {
+    "name": "finishes",
+    "model": "embedded",
+    "steps": 3,
+    "environments": [{"name": "sums", "reward_min": 0.0, "reward_max": 1.0}],
+}
+
+
+@pytest.fixture
+def configs(tmp_path):
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / "small.yaml").write_text(
+        "name: finishes\nmodel: embedded\nsteps: 3\nenvironments:\n  - {name: sums, reward_min: 0.0, reward_max: 1.0}\n"
+    )
+    return folder
+
+
+def client(jobs: Jobs, configs) -> TestClient:
+    return TestClient(api.build(jobs, configs))
+
+
+@pytest.fixture
+def offline(tmp_path, configs) -> TestClient:
+    """The API with runs and without a cluster."""
+    return client(Jobs(address="http://127.0.0.1:9", root=tmp_path / "runs", driver=DRIVER), configs)
+
+
+def new_run(tmp_path, name="demo"):
+    return run_dir.create(
+        tmp_path / "runs",
+        name=name,
+        config_yaml="",
+        steps=3,
+        model="embedded",
+        environments=["sums"],
+        algorithm="grpo",
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"config": {**PLAN, "group_sise": 4}}, "did you mean 'group_size'"),
+        ({"config": {**PLAN, "steps": "three"}}, "steps"),
+        ({"config": "small.yaml", "overrides": ["stepz=4"]}, "steps"),
+        ({"config": "../small.yaml"}, "not one of small.yaml"),
+        ({"config": "/etc/passwd"}, "not one of small.yaml"),
+        ({"config": "small.yaml", "entrypoint": "touch /tmp/pwned"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_run_is_refused_with_what_is_wrong(offline, tmp_path, body, message):
+    answer = offline.post("/api/runs", json=body)
+    assert answer.status_code == 422
+    assert message in answer.text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_key_that_stands_twice_is_refused(offline):
+    answer = offline.post("/api/runs", content='{"config": {"name": "a", "name": "b"}}')
+    assert (answer.status_code, answer.json()["detail"]) == (422, "key 'name' stands twice; leave one out")
+
+
+def test_without_a_cluster_a_start_is_unavailable_and_reading_works(offline, tmp_path):
+    run = new_run(tmp_path)
+    answer = offline.post("/api/runs", json={"config": "small.yaml"})
+    assert answer.status_code == 503
+    assert "no Ray cluster" in answer.json()["detail"]
+    assert [found["id"] for found in offline.get("/api/runs").json()] == [run.id]
+    assert offline.get(f"/api/runs/{run.id}").json()["state"] == "pending"
+    assert offline.get("/api/configs").json() == ["small.yaml"]
+
+
+@pytest.mark.parametrize("run_id", ["nothing", "..%2f..%2fetc", "%2e%2e", "con", "a%00b"])
+def test_an_id_that_is_no_run_is_refused(offline, run_id):
+    assert offline.get(f"/api/runs/{run_id}").status_code in (404, 409)
+
+
+def test_an_ended_run_stays_as_it_is_when_stopped(offline, tmp_path):
+    run = new_run(tmp_path)
+    run.end("failed", "no room for the KV cache")
+    answer = offline.post(f"/api/runs/{run.id}/stop").json()
+    assert (answer["state"], answer["reason"]) == ("failed", "no room for the KV cache")
+
+
+def test_a_damaged_run_does_not_break_the_list(offline, tmp_path):
+    good, bad = new_run(tmp_path), new_run(tmp_path)
+    (bad.path / "run.json").write_text("{")
+    assert [found["id"] for found in offline.get("/api/runs").json()] == [good.id]
+    assert offline.get(f"/api/runs/{bad.id}").status_code == 409
+
+
+def test_numbers_that_are_not_finite_are_marked():
+    body = api.strict({"reward": [1.0, math.nan, math.inf, -math.inf]}).body
+    assert body == b'{"reward": [1.0, {"nonfinite": "nan"}, {"nonfinite": "inf"}, {"nonfinite": "-inf"}]}'
+
+
+def test_the_api_describes_itself(offline):
+    paths = offline.get("/api/openapi.json").json()["paths"]
+    assert {"/api/runs", "/api/runs/{run_id}/stop", "/api/runs/{run_id}/metrics"} <= set(paths)
+    assert offline.get("/api/docs").status_code == 200
+
+
+@pytest.mark.stack
+def test_a_run_over_http_from_start_to_resume(ray_cluster, tmp_path, configs):
+    http = client(Jobs(address=ray_cluster.dashboard_url, root=tmp_path / "runs", driver=DRIVER), configs)
+    started = http.post("/api/runs", json={"config": "small.yaml", "overrides": ["name=works"]})
+    assert started.status_code == 201
+    run_id = started.json()["id"]
+    assert http.post(f"/api/runs/{run_id}/resume").status_code == 409
+    assert http.post(f"/api/runs/{run_id}/stop").json()["state"] == "stopped"
+    resumed = http.post(f"/api/runs/{run_id}/resume").json()
+    assert resumed["attempt"] == 2
+    Jobs(address=ray_cluster.dashboard_url, root=tmp_path / "runs").get(run_id).wait(60)
+    assert http.get(f"/api/runs/{run_id}").json()["state"] == "finished"
+    lines = http.get(f"/api/runs/{run_id}/logs", params={"tail": 1}).json()["lines"]
+    assert lines == [f"driver of {run_id}, resume=True"]
