@@ -8,6 +8,7 @@ dr_grpo                   r - mean of the group                  (arXiv 2503.207
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 EPS = 1e-4
 TIE = 1e-8
@@ -24,29 +25,28 @@ def advantages(
     """One advantage per reward, in the order given; groups may arrive interleaved.
 
     A reward that is None or not finite gets None and is outside its group's mean and deviation; a caller
-    gives None for a sample without a trained token. advantage_norm ('group', 'batch') matters to the first four.
+    gives None for a sample without a trained token. advantage_norm: 'group' or 'batch', for the first four.
     """
     _check(rewards, groups, algorithm, advantage_norm)
-    by_group: dict[int, list[int]] = {}
+    by_group: dict[int, dict[int, float]] = {}
     for i, (reward, group) in enumerate(zip(rewards, groups, strict=True)):
         if usable(reward):
-            by_group.setdefault(group, []).append(i)
+            by_group.setdefault(group, {})[i] = float(reward)
     over_step = algorithm in BATCH_ONLY or (algorithm not in CENTRED_ONLY and advantage_norm == "batch")
     result: list[float | None] = [None] * len(rewards)
     for members in by_group.values():
-        values = _of_group([float(rewards[i]) for i in members], algorithm, over_step)  # type: ignore[arg-type]
-        for i, value in zip(members, values, strict=True):
+        for i, value in zip(members, _of_group([*members.values()], algorithm, over_step), strict=True):
             result[i] = value
     return _normalised_over_step(result) if over_step else result
 
 
 def tied(rewards: Sequence[float | None]) -> bool:
     """Whether a group teaches nothing: two or more finite rewards, all of them equal (max - min <= 1e-8)."""
-    values = [float(reward) for reward in rewards if usable(reward)]  # type: ignore[arg-type]
+    values = [float(reward) for reward in rewards if usable(reward)]
     return len(values) > 1 and max(values) - min(values) <= TIE
 
 
-def usable(reward: float | None) -> bool:
+def usable(reward: float | None) -> TypeGuard[float]:
     """Whether a reward can be averaged: a finite number."""
     return reward is not None and abs(reward) < LARGEST  # false for nan
 
@@ -59,9 +59,7 @@ def overlong_penalty(num_tokens: int, max_tokens: int, buffer: int, factor: floa
     return -factor * over / buffer if over < buffer else -factor
 
 
-def _check(
-    rewards: Sequence[float | None], groups: Sequence[int], algorithm: str, advantage_norm: str
-) -> None:
+def _check(rewards: Sequence[float | None], groups: Sequence[int], algorithm: str, advantage_norm: str) -> None:
     if len(rewards) != len(groups):
         raise ValueError(f"got {len(rewards)} rewards and {len(groups)} group ids, wanted one id per reward")
     if algorithm not in ALGORITHMS:

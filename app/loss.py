@@ -54,7 +54,7 @@ def policy_loss(tokens: Tokens, config: Config, denominators: Denominators) -> t
     """This micro-batch's part of the update's objective, and its statistics.
 
     Each part is divided by the update's global denominators, so those of all micro-batches and ranks add up to
-    the objective, however the batch is cut. FSDP averages gradients over ranks: multiply by the world size.
+    the objective, however the batch is cut. FSDP averages gradients over ranks: multiply by world size.
     Without a trained token the loss is 0, and so are its gradients.
     """
     batch, statistics = _kept(tokens, config)
@@ -67,9 +67,7 @@ def policy_loss(tokens: Tokens, config: Config, denominators: Denominators) -> t
     objective = torch.stack([coefficient * totals[key] for key, (_, coefficient) in terms.items()]).sum()
     divisor = _divisor(denominators, config)
     if divisor == 0 and batch.segments.numel():
-        raise ValueError(
-            f"got {denominators} for a micro-batch of {size(batch)}, wanted the sum over all of them"
-        )
+        raise ValueError(f"got {denominators} for a micro-batch of {size(batch)}, wanted the sum over all of them")
     return objective / max(divisor, 1), to_sums(statistics, objective.device)
 
 
@@ -100,7 +98,7 @@ def gspo(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Config) ->
 
 def sapo(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Config) -> Tensor:
     """-(4 / tau) sigmoid(tau (ratio - 1)) A: a gate for a clip, tau by the sign of A. arXiv 2511.20347."""
-    tau = torch.where(advantages > 0, config.sapo_tau_pos, config.sapo_tau_neg).to(ratio.dtype)
+    tau = torch.full_like(advantages, config.sapo_tau_neg).masked_fill(advantages > 0, config.sapo_tau_pos)
     return -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * advantages
 
 

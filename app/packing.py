@@ -36,9 +36,7 @@ def share(packs: Sequence[Sequence[int]], lengths: Sequence[int], world: int) ->
     ranks: list[list[list[int]]] = [[] for _ in range(world)]
     loads = [0] * world
     for p in sorted(range(len(packs)), key=lambda p: (-tokens[p], p)):
-        rank = min(
-            (rank for rank in range(world) if len(ranks[rank]) < most), key=lambda rank: (loads[rank], rank)
-        )
+        rank = min((rank for rank in range(world) if len(ranks[rank]) < most), key=lambda rank: (loads[rank], rank))
         ranks[rank].append(list(packs[p]))
         loads[rank] += tokens[p]
     return [mine + [[] for _ in range(most - len(mine))] for mine in ranks]

@@ -53,8 +53,8 @@ class Sums:
         """A plain count or amount."""
         self.add(key, "sum", [total])
 
-    def add_max(self, key: str, value: float) -> None:
-        """A candidate for the largest value."""
+    def add_max(self, key: str, value: float = -math.inf) -> None:
+        """A candidate for the largest value; without one the key is only declared."""
         self.add(key, "max", [value])
 
     def merge(self, other: "Sums") -> None:

@@ -41,9 +41,7 @@ class Tokens:
     def where(self, chosen: Tensor) -> "Tokens":
         """The tokens that a bool vector (T,) chooses, with their samples numbered 0, 1, 2, ..."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Tokens(
-            **{name: column[chosen] for name, column in columns.items() if column is not None}
-        ).compact()
+        return Tokens(**{name: column[chosen] for name, column in columns.items() if column is not None}).compact()
 
     def compact(self) -> "Tokens":
         """The same tokens with their samples numbered 0, 1, 2, ..."""
