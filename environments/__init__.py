@@ -1,0 +1,1 @@
+"""What is learnt: samples, rewards, and the environments that ship."""

@@ -1,0 +1,242 @@
+"""Rewards in a process of their own: one that hangs or crashes costs its row and nothing else."""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from environments.batch import rows_of, with_scores
+from environments.checks import BadEnvironment, shown
+from environments.child import Link
+from environments.score import MAX_CONCURRENT, Row, Score, failed
+
+START_LIMIT_S = 60.0
+"""Longest time for importing and building an environment, and for a call to begin."""
+
+ASYNC_GRACE_S = 1.0
+"""An async call that passes its limit is first cancelled from within; after this, its process is killed."""
+
+Unit = tuple[int, ...]
+"""The rows of one call: a single row of an environment class, or all rows for a bare function."""
+
+
+class Lost(Exception):
+    """The process was killed or died. `units` were being worked on, since `start_s`."""
+
+    def __init__(self, reason: str, units: Sequence[Unit], start_s: float | None) -> None:
+        super().__init__(reason)
+        self.reason, self.units, self.start_s = reason, list(units), start_s
+
+
+class RewardWorker:
+    """Scores tables with an environment that runs in a child process.
+
+    Every call has `limit_s` seconds of wall-clock time from when its work starts. A call that raises, takes
+    longer, returns something that is no reward, or takes its process down becomes a row with a null reward
+    and an error text; the process is replaced and the other rows are scored. When several async calls share a
+    process that hangs or dies, they are repeated one at a time to find the guilty one.
+    """
+
+    def __init__(self, name: str, kwargs: Mapping[str, Any], *, limit_s: float, eos_token: str = "") -> None:
+        if not (math.isfinite(limit_s) and limit_s > 0):
+            raise ValueError(
+                f"environment {name!r}: the time limit must be a positive number of seconds, got {limit_s}"
+            )
+        self.name, self.limit_s = name, limit_s
+        self._greeting = _greeting(name, kwargs, limit_s, eos_token)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._child: _Child | None = _Child(name, self._greeting, limit_s)
+        self._is_function = self._child.is_function
+
+    def score(self, table: pa.Table) -> pa.Table:
+        """The same rows in the same order, with the reward columns."""
+        rows = rows_of(table)
+        with self._lock:
+            if self._closed:
+                raise ValueError(f"the reward worker of environment {self.name!r} is closed")
+            scores = self._score(rows)
+        return with_scores(table, [scores[index] for index in range(len(rows))])
+
+    def close(self) -> None:
+        """End the child process. Scoring afterwards is an error; closing again is not."""
+        with self._lock:
+            self._closed = True
+            self._drop_child()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _score(self, rows: Sequence[Row]) -> dict[int, Score]:
+        scores: dict[int, Score] = {}
+        alone: list[Unit] = [(index,) for index in range(len(rows))]
+        pending = [([tuple(range(len(rows)))] if self._is_function else alone, MAX_CONCURRENT)]
+        while pending:
+            left, width = pending.pop()
+            try:
+                again = self._work(left, rows, width, scores) if left else []
+            except Lost as lost:
+                again = [(index,) for unit in lost.units for index in unit]
+                if len(again) == 1:  # nobody else was at work: this one is guilty
+                    scores[again[0][0]] = failed(self.name, lost.reason, lost.start_s, time.monotonic())
+                    again = []
+            pending += [(units, size) for units, size in ((left, width), (again, 1)) if units]
+        return scores
+
+    def _work(self, left: list[Unit], rows: Sequence[Row], width: int, scores: dict[int, Score]) -> list[Unit]:
+        """Score the units that are left, taking each off the list. Returns those to repeat row by row."""
+        try:
+            self._child = self._child or _Child(self.name, self._greeting, self.limit_s)
+        except BadEnvironment as error:
+            gone = failed(self.name, f"cannot be started again: {error}")
+            scores.update({index: gone for unit in left for index in unit})
+            left.clear()
+            return []
+        again: list[Unit] = []
+        try:
+            for unit, found, reason in self._child.answers(left, rows, width):
+                if reason is not None and len(unit) > 1:
+                    again += [(index,) for index in unit]
+                else:
+                    scores.update(zip(unit, found, strict=True))
+        except Lost as lost:
+            left[:] = [unit for unit in left if unit not in lost.units]
+            self._drop_child()
+            raise
+        except BaseException:  # also Ctrl-C: a process in the middle of a call cannot take another
+            self._drop_child()
+            raise
+        return again
+
+    def _drop_child(self) -> None:
+        if self._child is not None:
+            self._child.end()
+        self._child = None
+
+
+def _greeting(name: str, kwargs: Mapping[str, Any], limit_s: float, eos_token: str) -> dict[str, Any]:
+    greeting = {"name": name, "kwargs": dict(kwargs), "limit_s": limit_s, "eos_token": eos_token}
+    try:
+        json.dumps(greeting)
+    except (TypeError, ValueError) as error:
+        raise BadEnvironment(
+            f"environment {name!r}: settings must be JSON values, got {shown(kwargs)}: {error}"
+        ) from None
+    return greeting
+
+
+class _Child:
+    """One running child process."""
+
+    def __init__(self, name: str, greeting: dict[str, Any], limit_s: float) -> None:
+        self.name, self.limit_s = name, limit_s
+        self._process, connection, lifeline = _spawn()
+        self._link = Link(connection)
+        self.end = weakref.finalize(self, _end, self._process, connection, lifeline)
+        try:
+            self._link.send(greeting)
+            answer = self._link.receive(time.monotonic() + START_LIMIT_S)
+        except TimeoutError:
+            self.end()
+            raise BadEnvironment(f"environment {name!r} was not ready within {START_LIMIT_S:g} s") from None
+        except EOFError:
+            self.end()
+            raise BadEnvironment(f"environment {name!r}: its process {self._fate()} while starting") from None
+        if "failed" in answer:
+            self.end()
+            raise BadEnvironment(answer["failed"])
+        self.is_function, self._is_async = answer["is_function"], answer["is_async"]
+
+    def answers(
+        self, left: list[Unit], rows: Sequence[Row], width: int
+    ) -> Iterator[tuple[Unit, list[Score], str | None]]:
+        """The scores of each call as it ends, and why it failed as a whole. `left` shrinks with them."""
+        calls = [(unit, [_plain(rows[index]) for index in unit]) for unit in left]
+        self._link.send({"calls": calls, "width": width})
+        working: dict[Unit, float] = {}
+        while left:
+            kind, indices, *rest = self._next(working, left)
+            unit = tuple(indices)
+            if kind == "start":
+                working[unit] = rest[0]
+                continue
+            del working[unit]
+            left.remove(unit)
+            yield unit, [Score(**score) for score in rest[0]], rest[1]
+
+    def _next(self, working: dict[Unit, float], left: list[Unit]) -> Any:
+        """The next message; Lost when there is none in time, or the process is gone."""
+        since_s = min(working.values(), default=None)
+        grace_s = ASYNC_GRACE_S if self._is_async else 0.0
+        deadline_s = time.monotonic() + START_LIMIT_S if since_s is None else since_s + self.limit_s + grace_s
+        try:
+            return self._link.receive(deadline_s)
+        except TimeoutError:
+            reason = f"reward took longer than {self.limit_s:g} s; its process was replaced"
+        except EOFError:
+            self.end()
+            reason = f"its process {self._fate()}"
+        # Without a call at work, the next in line must have been the cause.
+        raise Lost(reason, list(working) or left[:1], since_s)
+
+    def _fate(self) -> str:
+        code = self._process.wait()
+        if code == -signal.SIGKILL:
+            return "was killed by SIGKILL, perhaps for want of memory"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+    """Start a child in a session of its own. It dies when `lifeline`, which only we hold, is closed."""
+    ours, theirs = socket.socketpair()
+    watched, lifeline = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "environments.child", str(theirs.fileno()), str(watched)],
+            pass_fds=(theirs.fileno(), watched),
+            stdin=subprocess.DEVNULL,
+            env=_environment(),
+            start_new_session=True,
+        )
+    finally:
+        theirs.close()
+        os.close(watched)
+    return process, ours, lifeline
+
+
+def _environment() -> dict[str, str]:
+    """Our own variables, without Ray's, and with our import path."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    return own | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def _end(process: subprocess.Popen[bytes], connection: socket.socket, lifeline: int) -> None:
+    """Kill the child and everything it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    connection.close()
+    os.close(lifeline)
+
+
+def _plain(row: Row) -> list[str | None]:
+    return [row.prompt, row.completion, row.answer, row.metadata]

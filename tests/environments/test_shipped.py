@@ -1,0 +1,166 @@
+"""What every environment of the folder must do, and what single ones do."""
+
+import itertools
+
+import pytest
+
+from environments.base import Sample
+from environments.batch import score_table, table_of
+from environments.countdown import evaluate
+from environments.loader import available, load
+
+SETTINGS = {
+    "countdown": [{}, {"num_numbers": 2, "num_train": 50}],
+    "reverse_text": [{}, {"length": 3}],
+    "sums": [{}, {"terms": 3, "num_train": 500, "num_eval": 100}],
+}
+CASES = [(name, kwargs) for name in available() for kwargs in SETTINGS.get(name, [{}])]
+
+
+def golden(name, sample):
+    return f"<answer>{sample.metadata['solution']}</answer>" if name == "countdown" else str(sample.answer)
+
+
+def rewards(environment, samples, completions):
+    table = score_table(environment, table_of(samples, completions))
+    assert table["error"].null_count == table.num_rows
+    return table["reward"].to_pylist()
+
+
+@pytest.mark.parametrize(("name", "kwargs"), CASES)
+def test_splits_are_disjoint_unique_and_the_same_every_time(name, kwargs):
+    train, held = (load(name, kwargs).samples(split) for split in ("train", "eval"))
+    ids = [sample.problem_id for sample in [*train, *held]]
+    assert len(set(ids)) == len(ids)
+    assert len(held) >= 100
+    assert [s.problem_id for s in load(name, kwargs).samples("train")] == ids[: len(train)]
+
+
+@pytest.mark.parametrize(("name", "kwargs"), CASES)
+def test_the_golden_answer_scores_the_maximum_and_the_empty_reply_less(name, kwargs):
+    environment = load(name, kwargs)
+    samples = environment.samples("eval")[:50]
+    best = {"countdown": 2.0}.get(name, 1.0)
+    assert rewards(environment, samples, [golden(name, sample) for sample in samples]) == [best] * len(samples)
+    assert max(rewards(environment, samples, [""] * len(samples))) < best / 2
+
+
+@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("completion", ["\x00", "\ud800", "9" * 5_000, "(" * 5_000, "<answer>", "é🎉", "1e999", "nan"])
+def test_any_reply_gets_a_finite_reward(name, completion):
+    environment = load(name, {})
+    (reward,) = rewards(environment, environment.samples("eval")[:1], [completion])
+    assert 0 <= reward < 1
+
+
+@pytest.mark.parametrize("name", available())
+def test_metrics_stay_in_their_declared_ranges(name):
+    environment = load(name, {})
+    samples = environment.samples("eval")[:20]
+    table = score_table(environment, table_of(samples * 2, [golden(name, s) for s in samples] + ["?"] * 20))
+    for metric, value in itertools.chain.from_iterable(table["sample_metrics"].to_pylist()):
+        declared = environment.metrics_ranges[metric]
+        assert declared["min"] <= value <= declared["max"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("(1+2)*3", 9),
+        ("3-1-2", 0),
+        ("3/2", 1.5),
+        (" 2 * 3 ", 6),
+        ("3", 3),
+        ("1+1", None),  # 1 is given once
+        ("4", None),  # 4 is not given
+        ("3/(1+2-3)", None),
+        ("3/(2-2)", None),
+        ("2**3", None),
+        ("3//2", None),
+        ("-3", None),
+        ("1.0+2", None),
+        ("__import__('os')", None),
+        ("1,2", None),
+        ("1 2", None),
+        ("(1", None),
+        ("", None),
+        ("(" * 100 + "1" + ")" * 100, None),
+        ("1" * 300, None),
+    ],
+)
+def test_countdown_reads_arithmetic_and_nothing_else(expression, value):
+    assert evaluate(expression, [1, 2, 3]) == value
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        ("<answer>(1+2)*3</answer>", 2.0),
+        ("so <answer>3*(2+1)</answer></s>", 2.0),
+        ("<answer>1+2+3</answer>", 1.0),
+        ("<answer>9</answer>", 0.5),
+        ("<answer>9+0</answer> <answer>(1+2)*3</answer>", 0.0),
+        ("(1+2)*3", 0.0),
+    ],
+)
+def test_countdown_rewards_form_and_result(completion, reward):
+    sample = Sample("p", 9, {"numbers": [1, 2, 3], "solution": "(1+2)*3"})
+    result = load("countdown", {}).compute_reward(completion, sample, "</s>")
+    assert result.total_reward == reward
+    assert result.sample_metrics["format"] + result.sample_metrics["correct"] == reward
+    assert result.golden_answers == {"expression": "(1+2)*3"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("countdown", {"num_numbers": 1}, "num_numbers must be 2 to 6, got 1"),
+        ("countdown", {"max_target": 5}, "max_target must be 10 to 100000, got 5"),
+        ("sums", {"terms": 1}, "terms must be 2 to 10, got 1"),
+        ("sums", {"terms": 2}, "there are 100 sums of 2 digits: .* got 4000 and 500"),
+        ("sums", {"careful": 1.5}, "careful is a share of the worked examples, 0 to 1, got 1.5"),
+        ("reverse_text", {"length": 1}, "length must be 2 to 64 letters, got 1"),
+        ("reverse_text", {"length": 3, "num_train": 9_000}, "num_train must be 1 to 8588 words, got 9000"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(name, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        load(name, kwargs)
+
+
+def test_countdown_says_when_there_are_too_few_problems():
+    environment = load(
+        "countdown", {"num_numbers": 2, "max_number": 2, "max_target": 10, "num_train": 50, "num_eval": 5}
+    )
+    with pytest.raises(ValueError, match="55 wanted, 7 found; raise max_number or num_numbers"):
+        environment.samples("train")
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward", "tens", "ones"),
+    [
+        ("19", 1, 1, 1),
+        ("19</s>", 1, 1, 1),
+        (" 19 ", 1, 1, 1),
+        ("09", 0, 0, 1),
+        ("9", 0, 0, 1),
+        ("18", 0, 1, 0),
+        ("119", 0, 1, 1),
+    ],
+)
+def test_sums_rewards_the_whole_sum_and_watches_both_digits(completion, reward, tens, ones):
+    result = load("sums", {}).compute_reward(completion, Sample("3+8+6+2=", "19"), "</s>")
+    assert (result.total_reward, result.sample_metrics) == (reward, {"tens": tens, "ones": ones})
+
+
+def test_worked_sums_show_no_held_out_problem_and_are_careful_as_often_as_asked():
+    environment = load("sums", {"careful": 0.3})
+    examples = list(itertools.islice(environment.worked_examples(1), 5_000))
+    held_out = {sample.prompt for sample in environment.samples("eval")}
+    right = {sample.prompt: sample.answer for sample in environment.samples("train")}
+    known = [(prompt, completion) for prompt, completion in examples if prompt in right]
+    assert not held_out & {prompt for prompt, _ in examples}
+    assert all(completion[1] == right[prompt][1] for prompt, completion in known)
+    share = sum(completion == right[prompt] for prompt, completion in known) / len(known)
+    assert 0.33 < share < 0.39  # 0.3 careful ones, and sums below ten, which need no carry
+    assert examples == list(itertools.islice(environment.worked_examples(1), 5_000))
