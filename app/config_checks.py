@@ -134,7 +134,7 @@ def _batch(config: "Config") -> Iterator[Problem]:
             f"got {config.groups_per_ticket}, wanted a divisor of prompts_per_step {config.prompts_per_step}",
         )
     if config.minibatches > num_samples:
-        yield Problem("minibatches", f"got {config.minibatches}, at most the step's {num_samples} samples")
+        yield Problem("minibatches", f"got {config.minibatches}, wanted at most the step's {num_samples} samples")
     if config.warmup_steps > config.steps:
         yield Problem("warmup_steps", f"got {config.warmup_steps}, wanted at most steps = {config.steps}")
 
@@ -144,9 +144,7 @@ def _environments(config: "Config") -> Iterator[Problem]:
     for i, environment in enumerate(config.environments):
         low, high, label = environment.reward_min, environment.reward_max, environment.label
         if low is not None and high is not None and low >= high:
-            yield Problem(
-                f"environments.{i}.reward_min", f"got {low:g}, wanted less than reward_max = {high:g}"
-            )
+            yield Problem(f"environments.{i}.reward_min", f"got {low:g}, wanted less than reward_max = {high:g}")
         if label in first:
             yield Problem(
                 f"environments.{i}.label",

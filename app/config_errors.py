@@ -26,9 +26,7 @@ class Problems(ValueError):
 class ConfigError(ValueError):
     """A config that is refused; the text lists every problem, `problems` has them one by one."""
 
-    def __init__(
-        self, source: str, problems: Sequence[Problem], origins: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, source: str, problems: Sequence[Problem], origins: Mapping[str, str] | None = None) -> None:
         super().__init__(source, list(problems), dict(origins or {}))
         self.source = source
         self.problems = list(problems)
@@ -56,10 +54,10 @@ WANTED = {
     "model_type": "a section of keys",
     "model_attributes_type": "a section of keys",
     "finite_number": "a finite number",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "at most {le}",
     "string_too_short": "text",
     "string_too_long": "at most {max_length} characters",
     "too_short": "at least {min_length} entry",
@@ -139,11 +137,7 @@ def _choices(section: type[BaseModel] | None, key: str) -> list[Any]:
 
 def _not_a_choice(value: Any, choices: list[Any]) -> str:
     wanted = ", ".join(choice if isinstance(choice, str) else str(choice).lower() for choice in choices)
-    near = (
-        _near(value, [choice for choice in choices if isinstance(choice, str)])
-        if isinstance(value, str)
-        else None
-    )
+    near = _near(value, [choice for choice in choices if isinstance(choice, str)]) if isinstance(value, str) else None
     return f"got {shown(value)}, wanted one of {wanted}{f'; did you mean {near!r}?' if near else ''}"
 
 
