@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.config import Config, ConfigError, check_name, dump, from_dict, load
+from app.config import Config, ConfigError, Section, check_name, dump, from_dict, load
 from app.config_text import MAX_DEPTH, parse, write
 
 ROOT = Path(__file__).parents[2]
@@ -59,11 +59,12 @@ def test_the_smallest_file_loads_and_the_rest_is_defaults(file):
     assert (loaded.environments[0].label, loaded.environments[0].weight) == ("sums", 1.0)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.y*ml")), ids=lambda path: path.name)
-def test_every_run_in_configs_loads(path):
-    if "applications:" in path.read_text():
-        pytest.skip("a Ray Serve file")
-    assert load(path).steps > 0
+# configs/ also holds files for Ray Serve.
+RUNS = [path for path in sorted((ROOT / "configs").glob("*.y*ml")) if "applications:" not in path.read_text()]
+
+
+def test_every_run_in_configs_loads():
+    assert [path.name for path in RUNS if load(path).steps < 1] == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_a_tag_never_runs_anything(tmp_path, monkeypatch, file):
 def test_a_missing_file_names_the_nearest_one(tmp_path):
     (tmp_path / "demo.yaml").write_text(SMALLEST)
     assert file_refusal(tmp_path / "demos.yaml") == f"no such file; did you mean '{tmp_path / 'demo.yaml'}'?"
-    assert file_refusal(tmp_path / "other.yaml") == f"no such file; {tmp_path} has demo.yaml"
+    assert file_refusal(tmp_path / "x.yaml") == f"no such file; {tmp_path} has demo.yaml"
     assert "there is no folder" in file_refusal(tmp_path / "none" / "demo.yaml")
 
 
@@ -158,7 +159,7 @@ def test_unknown_keys_in_sections_are_named_with_their_path():
         ("group_size", True, "got true, wanted a whole number"),
         ("group_size", "8", "got '8', wanted a whole number; remove the quotes"),
         ("group_size", 0, "got 0, wanted at least 1"),
-        ("group_size", 2**31, "got 2147483648, wanted at most 2.14748e+09"),
+        ("group_size", 2**31, "got 2147483648, wanted at most 2147483647"),
         ("steps", [1], "got a list of 1, wanted a whole number"),
         ("use_tis", "yes", "got 'yes', wanted true or false; YAML 1.2 has no yes, no, on or off"),
         ("use_tis", 1, "got 1, wanted true or false"),
@@ -222,14 +223,10 @@ def test_a_config_is_frozen():
 
 
 def test_every_field_has_a_sentence():
-    def undescribed(section) -> list[str]:
-        return [name for name, field in section.model_fields.items() if not field.description]
-
-    sections = [Config, *Config.__subclasses__()]
-    sections += [
-        field.annotation for field in Config.model_fields.values() if hasattr(field.annotation, "model_fields")
-    ]
-    assert [undescribed(section) for section in sections] == [[] for _ in sections]
+    fields = [(section, name) for section in Section.__subclasses__() for name in section.model_fields]
+    silent = [(section, name) for section, name in fields if not section.model_fields[name].description]
+    assert silent == []
+    assert len(fields) > 80
 
 
 # Names.
@@ -243,8 +240,24 @@ def test_good_names(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "../x", "a/../../b", "/etc/x", "a\\..\\b", "con", "CON", "nul.txt", "lpt1", "x" * 64, "x" * 300]
-    + ["a\0b", "a\n", "\na", "a b", ".hidden", "-rf", "a.", "é", "a\u202eb", "%2e%2e", "~", "$HOME"],
+    [
+        *(
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/../../b",
+            "/etc/x",
+            "a\\..\\b",
+            "con",
+            "CON",
+            "nul.txt",
+            "lpt1",
+            "x" * 64,
+            "x" * 300,
+        ),
+        *("a\0b", "a\n", "\na", "a b", ".hidden", "-rf", "a.", "é", "a\u202eb", "%2e%2e", "~", "$HOME"),
+    ],
 )
 def test_bad_names_are_refused_by_one_rule_that_is_told(name):
     with pytest.raises(ValueError, match="a name has 1 to 63 characters"):
@@ -437,7 +450,7 @@ def test_accepted_combinations(changes):
             "max_off_policy_steps: got 1, below max_async_rollout = 2",
         ),
         ({"groups_per_ticket": 3}, "groups_per_ticket: got 3, wanted a divisor of prompts_per_step 16"),
-        ({"minibatches": 129}, "minibatches: got 129, at most the step's 128 samples"),
+        ({"minibatches": 129}, "minibatches: got 129, wanted at most the step's 128 samples"),
         ({"warmup_steps": 11}, "warmup_steps: got 11, wanted at most steps = 10"),
         (
             {"environments": [{"name": "a", "reward_min": 1, "reward_max": 1}]},
@@ -509,10 +522,12 @@ def test_any_plain_data_survives_writing_and_reading(data):
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*Config.model_fields, "nonsense"]), SCALARS | st.lists(SCALARS, max_size=2)))
 def test_rubbish_is_refused_in_words_and_never_crashes(data):
+    text = ""
     try:
         from_dict(data)
     except ConfigError as error:
-        assert all(line.isprintable() for line in str(error).splitlines())
+        text = str(error)
+    assert all(line.isprintable() for line in text.splitlines())
 
 
 def test_reading_a_config_needs_no_framework():
