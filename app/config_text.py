@@ -60,9 +60,7 @@ def read(path: Path) -> Document:
     except FileNotFoundError:
         raise ConfigError(source, [Problem("", f"no such file{_similar_files(path)}")]) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            source, [Problem("", f"not UTF-8 text (byte {error.start}); save it as UTF-8")]
-        ) from None
+        raise ConfigError(source, [Problem("", f"not UTF-8 text (byte {error.start}); save it as UTF-8")]) from None
     except OSError as error:
         raise ConfigError(source, [Problem("", f"cannot be read: {error.strerror}")]) from None
     try:
@@ -127,11 +125,7 @@ def _lines(node: Node | None, prefix: str = "") -> dict[str, int]:
 
 def _children(node: Node | None) -> list[tuple[str, Node, int]]:
     if isinstance(node, MappingNode):
-        return [
-            (key.value, value, key.start_mark.line + 1)
-            for key, value in node.value
-            if isinstance(key, ScalarNode)
-        ]
+        return [(key.value, value, key.start_mark.line + 1) for key, value in node.value if isinstance(key, ScalarNode)]
     if isinstance(node, SequenceNode):
         return [(str(i), value, value.start_mark.line + 1) for i, value in enumerate(node.value)]
     return []
@@ -140,11 +134,11 @@ def _children(node: Node | None) -> list[tuple[str, Node, int]]:
 def _similar_files(path: Path) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent} either"
-    names = sorted(file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml"))
-    near = difflib.get_close_matches(path.name, names, n=1)
+    files = {file.stem: file for file in sorted(path.parent.iterdir()) if file.suffix in (".yaml", ".yml")}
+    near = difflib.get_close_matches(path.stem, files, n=1)
     if near:
-        return f"; did you mean '{path.parent / near[0]}'?"
-    return f"; {path.parent} has {', '.join(names[:20])}" if names else ""
+        return f"; did you mean '{files[near[0]]}'?"
+    return f"; {path.parent} has {', '.join(file.name for file in [*files.values()][:20])}" if files else ""
 
 
 def write(data: Mapping[str, Any]) -> str:
@@ -165,9 +159,7 @@ def _written(data: Mapping[str, Any], readable: bool) -> str:
     return out.getvalue()
 
 
-def apply_overrides(
-    document: Document, overrides: Sequence[str], source: str
-) -> tuple[dict[str, Any], dict[str, str]]:
+def apply_overrides(document: Document, overrides: Sequence[str], source: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The document with each `dotted.key=yaml value` set; list items are addressed by number."""
     data, origins, problems = _copied(document.data), dict(document.origins), []
     seen: list[str] = []
@@ -226,7 +218,5 @@ def _index(here: Any, part: str, name: str) -> str | int:
     if not isinstance(here, list):
         raise ValueError(f"{name} = {shown(here)} has no keys below it")
     if not (part.isascii() and part.isdigit() and int(part) < len(here)):
-        raise ValueError(
-            f"{name} is a list of {len(here)}; wanted a number from 0 to {len(here) - 1}, got '{part}'"
-        )
+        raise ValueError(f"{name} is a list of {len(here)}; wanted a number from 0 to {len(here) - 1}, got '{part}'")
     return int(part)
