@@ -80,8 +80,8 @@ def use_gpu(config: Config, resources: Mapping[str, float]) -> bool:
     chosen = gpus > 0 if config.use_gpu == "auto" else config.use_gpu
     if chosen and gpus < wanted:
         raise Refused(
-            f"use_gpu: {config.num_workers} workers and {config.num_engines} engines of {config.engine.tensor_parallel} "
-            f"need {wanted} GPUs, the cluster has {gpus:g}; lower num_workers or num_engines, or set use_gpu: false"
+            f"use_gpu: {config.num_workers} workers and {config.num_engines} engines of "
+            f"{config.engine.tensor_parallel} need {wanted} GPUs, the cluster has {gpus:g}; lower num_workers or num_engines, or set use_gpu: false"
         )
     cpus = config.num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus
     if not chosen and cpus + 0.2 > resources.get("CPU", 0):

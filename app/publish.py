@@ -67,7 +67,7 @@ class Publisher:
             if not difference <= self.tolerance:
                 raise StaleWeights(
                     f"version {version}: {engine} and the trainer disagree by {difference:.3g} in log-probability "
-                    f"(allowed: {self.tolerance:g}): the engine's weights, prefix cache or temperature are not the trainer's"
+                    f"(allowed: {self.tolerance:g}): its weights, prefix cache or temperature are not the trainer's"
                 )
         return {"probe/logprob_abs_max": worst}
 

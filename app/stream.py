@@ -243,8 +243,8 @@ def dataset(config: Config, context: RunContext) -> ray.data.Dataset:
 class FastPoll(ExecutionCallback):
     """Shortens Ray Data's wait in the process that runs the executor.
 
-    It waits up to 100 ms for ALL running tasks before it moves a block on, and an endless stream always has one running:
-    each hop would cost 100 to 200 ms.
+    It waits up to 100 ms for ALL running tasks before it moves a block on, and an endless stream always has one
+    running: each hop would cost 100 to 200 ms.
     """
 
     def before_execution_starts(self, executor: Any) -> None:

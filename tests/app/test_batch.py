@@ -1,0 +1,167 @@
+import pytest
+
+from app.batch import SHARE, BatchBuilder
+from tests.app.tiny import group, tiny_config
+
+
+def builder(ranks: int = 1, step: int = 1, **config) -> BatchBuilder:
+    return BatchBuilder(tiny_config(**config), step, ranks)
+
+
+def outcomes(batch) -> dict[int, str]:
+    return dict(zip(batch.rows["sample_id"].to_pylist(), batch.rows["outcome"].to_pylist(), strict=True))
+
+
+def filled(one: BatchBuilder, start: int = 0) -> BatchBuilder:
+    """Groups that can be trained, until the step is complete."""
+    for group_id in range(start, start + 20):
+        if one.complete():
+            return one
+        one.add(group(group_id, [1, 0, 0, 0]))
+    raise AssertionError("never complete")
+
+
+def test_a_step_is_complete_with_its_number_of_trainable_groups():
+    one = builder()
+    assert [one.add(group(g, [1, 0, 0, 0])) for g in range(4)] == [0, 0, 0, 0]
+    assert one.complete()
+    batch = one.take()
+    assert batch.step == 1
+    assert one.step == 2
+    assert batch.rows["advantage"].to_pylist()[:4] == pytest.approx([1.49970, -0.49990, -0.49990, -0.49990], abs=1e-5)
+
+
+def test_a_tied_group_is_discarded_and_given_back():
+    one = builder()
+    assert one.add(group(0, [1, 1, 1, 1])) == 1
+    assert not one.complete()
+    batch = filled(one, 1).take()
+    assert [outcomes(batch)[i] for i in range(4)] == ["zero_advantage"] * 4
+    assert batch.rows.num_rows == 20
+
+
+def test_a_tied_group_is_kept_when_the_config_says_so():
+    one = builder(discard_group_zero_advantage=False)
+    assert one.add(group(0, [1, 1, 1, 1])) == 0
+    assert set(outcomes(filled(one, 1).take()).values()) == {"trained"}
+
+
+def test_staleness_is_tested_before_zero_advantage():
+    one = builder(step=5, max_async_rollout=1)
+    assert one.add(group(0, [1, 1, 1, 1], versions=[2, 3, 4])) == 1
+    judged = one.discarded[0][0]
+    assert (judged["outcome"], judged["off_policy_steps"]) == ("max_async", 2)
+
+
+def test_off_policy_steps_count_from_the_oldest_token():
+    one = builder(step=5, max_async_rollout=2)
+    one.add(group(0, [1, 0, 0, 0], versions=[3, 4, 4]))
+    assert one.kept[0][0]["off_policy_steps"] == 1
+
+
+def test_an_error_leaves_the_mean_and_its_group_goes_on():
+    one = builder()
+    samples = group(0, [1, 1, 0, None])
+    samples[3]["error"] = "compute_reward raised ZeroDivisionError"
+    one.add(samples)
+    batch = filled(one, 1).take()
+    rows = batch.rows.to_pylist()[:4]
+    assert [row["outcome"] for row in rows] == ["trained"] * 3 + ["error"]
+    assert rows[3]["outcome_reason"] == "compute_reward raised ZeroDivisionError"
+    assert rows[3]["advantage"] is None
+    assert sum(row["advantage"] for row in rows[:3]) == pytest.approx(0)
+
+
+def test_one_survivor_of_a_group_cannot_be_compared_and_is_an_error_too():
+    one = builder()
+    samples = group(0, [1, None, None, None])
+    for sample in samples[1:]:
+        sample["error"] = "took longer than 2 s"
+    assert one.add(samples) == 1
+    assert [s["outcome"] for s in one.discarded[0]] == ["error"] * 4
+
+
+def test_an_aborted_completion_is_canceled_and_keeps_its_tokens():
+    one = builder()
+    assert one.add(group(0, [None] * 4, finish="abort")) == 1
+    rows = filled(one, 1).take().rows.to_pylist()
+    canceled = [row for row in rows if row["outcome"] == "canceled"]
+    assert len(canceled) == 4
+    assert canceled[0]["completion_tokens"] == 3
+
+
+def test_a_completion_without_tokens_is_filtered_and_the_others_are_trained():
+    one = builder()
+    samples = group(0, [1, 0, 0, 1])
+    samples[3] |= {"token_ids": [], "rollout_logprobs": [], "versions": []}
+    one.add(samples)
+    assert [s["outcome"] for s in one.kept[0]] == ["trained"] * 3 + ["filtered"]
+
+
+def test_discards_beyond_the_cap_are_not_replaced_and_the_batch_gets_smaller():
+    one = builder(max_discards_per_step=1)
+    returned = [one.add(group(g, [0, 0, 0, 0])) for g in range(6)]
+    assert returned == [1, 1, 1, 1, 0, 0]
+    assert not one.complete()
+    one.add(group(6, [1, 0, 0, 0]))
+    one.add(group(7, [1, 0, 0, 0]))
+    batch = one.take()
+    assert sum(outcome == "trained" for outcome in outcomes(batch).values()) == 8
+
+
+def test_a_step_in_which_nothing_can_be_trained_is_an_empty_batch():
+    one = builder(max_discards_per_step=0)
+    for g in range(4):
+        one.add(group(g, [0, 0, 0, 0]))
+    batch = one.take()
+    assert batch.shares[0]["update_packs"] == []
+    assert batch.rows.num_rows == 16
+
+
+def test_the_order_of_arrival_does_not_matter():
+    forward, backward = builder(), builder()
+    for g in range(4):
+        forward.add(group(g, [g, 0, 1, 0]))
+        backward.add(group(3 - g, [3 - g, 0, 1, 0]))
+    assert forward.take().shares == backward.take().shares
+
+
+def test_every_sample_is_in_exactly_one_bin_of_one_step():
+    one = builder(max_discards_per_step=1)
+    seen: list[int] = []
+    for g in range(40):
+        one.add(group(g, [1, 0, 0, 0] if g % 3 else [0, 0, 0, 0]))
+        if one.complete():
+            seen += outcomes(one.take())
+    seen += one.unfinished()["sample_id"].to_pylist()
+    assert sorted(seen) == list(range(160))
+
+
+def test_ranks_get_the_same_number_of_packs_and_all_trained_tokens_once():
+    shares = filled(builder(ranks=3)).take().shares
+    assert len({tuple(share["update_packs"]) for share in shares}) == 1
+    ids = sorted(i for share in shares for i in share["sample_ids"])
+    assert ids == list(range(16))
+    assert set(shares[0]) | {"epoch"} == set(SHARE.names)
+
+
+def test_prompt_tokens_are_never_trained():
+    share = filled(builder()).take().shares[0]
+    assert sum(share["trained"]) == sum(share["sequence_tokens"]) - sum(share["prompt_tokens"])
+
+
+def test_log_probabilities_must_match_tokens():
+    one = builder()
+    for g in range(4):
+        one.add(group(g, [1, 0, 0, 0], rollout_logprobs=[-1.0]))
+    with pytest.raises(ValueError, match="1 values for"):
+        one.take()
+
+
+def test_two_updates_split_the_batch_by_seed():
+    first = filled(builder(minibatches=2)).take().shares[0]
+    again = filled(builder(minibatches=2)).take().shares[0]
+    other = filled(builder(minibatches=2, seed=1)).take().shares[0]
+    assert len(first["update_packs"]) == 2
+    assert first == again
+    assert first["sample_ids"] != other["sample_ids"]

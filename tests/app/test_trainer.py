@@ -1,0 +1,148 @@
+"""FSDP for real: processes on gloo, the same batch cut in different ways."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.tiny import save_tiny_model
+
+HERE = Path(__file__).parent
+# Options of trainer_process.py by case; all cases of one number of workers share its processes.
+ONE_WORKER: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no packing": {"packing": False},
+    "small packs": {"seq_len": 32},
+    "nonfinite": {"nonfinite_step": 1, "lr_schedule": "linear"},
+    "restarted": {"restart_after": 2},
+    "resumed": {"restore": True},
+}
+TWO_WORKERS: dict[str, dict[str, Any]] = {
+    "plain": {"save": True},
+    "no packing": {"packing": False},
+    "reference": {"kl_penalty_tau": 0.1, "kl_reference": "initial"},
+    "empty": {"empty_step": 2},
+    "minibatches": {"minibatches": 2, "use_ppo_clip": True},
+    "resumed": {"restore": True},
+}
+
+Steps = list[dict[str, float]]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def train(folder: Path, ranks: int, cases: dict[str, dict[str, Any]]) -> dict[str, Steps]:
+    """case → the values of each of its three steps; every rank must return the same."""
+    port = str(free_port())
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "trainer_process.py"), str(folder), json.dumps(cases)],
+            env=os.environ
+            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            | {"PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    values = [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    assert all(rank == values[0] for rank in values)
+    return values[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trainer")
+    save_tiny_model(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(folder) -> dict[str, Steps]:
+    return train(folder, 2, TWO_WORKERS)
+
+
+@pytest.fixture(scope="module")
+def one(folder, two) -> dict[str, Steps]:
+    """After `two`, whose checkpoint the case `resumed` goes on from."""
+    return train(folder, 1, ONE_WORKER)
+
+
+COMPARED = ("loss/policy", "grad_norm", "entropy", "kl_divergence_inference", "importance/mean", "tokens/trained")
+
+
+def assert_same(steps: Steps, others: Steps) -> None:
+    for key in COMPARED:
+        assert [step[key] for step in steps] == pytest.approx([step[key] for step in others], abs=1e-5), key
+
+
+@pytest.mark.parametrize("case", ["plain", "no packing"])
+def test_two_workers_give_the_loss_and_gradient_of_one(one, two, case):
+    assert_same(two[case], one["plain"])
+
+
+@pytest.mark.parametrize("case", ["no packing", "small packs"])
+def test_packing_does_not_change_loss_or_gradient(one, case):
+    assert_same(one[case], one["plain"])
+
+
+def test_the_policy_learns_what_has_a_positive_advantage(one):
+    assert one["plain"][0]["loss/policy"] > one["plain"][-1]["loss/policy"]
+
+
+def test_a_step_reports_what_it_did(one):
+    first = one["plain"][0]
+    assert first["learning_rate"] == 0.01
+    assert first["tokens/padding"] == 0
+    assert first["train/skipped_updates"] == 0
+    assert first["mismatch/logprob_abs_max"] > 0
+
+
+def test_a_model_with_an_initial_reference_starts_at_a_divergence_of_zero(two):
+    steps = two["reference"]
+    assert steps[0]["loss/kl_penalty"] == pytest.approx(0, abs=1e-6)
+    assert steps[1]["loss/kl_penalty"] > 1e-6
+
+
+def test_an_empty_batch_skips_its_update_and_is_counted(two):
+    steps = two["empty"]
+    assert [step["train/skipped_updates"] for step in steps] == [0, 1, 0]
+    assert "grad_norm" not in steps[1]
+    assert steps[1]["tokens/trained"] == 0
+    assert "loss/policy" not in steps[1]
+
+
+def test_the_first_of_several_updates_has_ratio_one_and_the_second_has_not(two):
+    """Both count against the log-probabilities of the start of the step, so a clip can only bind in the second."""
+    first = two["minibatches"][0]
+    assert 0 < first["clip/high_fraction"] + first["clip/low_fraction"] < 1
+    assert first["grad_norm"] > 0
+
+
+def test_a_gradient_that_is_not_finite_moves_neither_weights_nor_schedule(one):
+    steps = one["nonfinite"]
+    assert steps[0]["train/nonfinite_gradients"] == 1
+    assert steps[1]["learning_rate"] == steps[0]["learning_rate"]
+    assert steps[2]["learning_rate"] < steps[1]["learning_rate"]
+
+
+def test_a_restarted_trainer_goes_on_as_if_it_had_never_stopped(one):
+    assert one["restarted"][-1] == pytest.approx(one["plain"][-1], abs=1e-6)
+
+
+def test_a_checkpoint_of_two_workers_is_resumed_by_one(one, two):
+    assert_same(one["resumed"], two["resumed"])
+    assert one["resumed"][0]["grad_norm"] != pytest.approx(one["plain"][0]["grad_norm"], abs=1e-3)

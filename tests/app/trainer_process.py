@@ -1,0 +1,76 @@
+"""One rank of tests/app/test_trainer.py: trains synthetic batches and prints the values of each step as JSON."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+import torch.distributed as dist
+
+from app import checkpoint
+from app.batch import SHARE, BatchBuilder
+from app.checkpoint import Place
+from app.config import Config
+from app.trainer import Trainer
+from app.trainer_data import read_share
+from tests.app.tiny import group, tiny_config
+
+STEPS = 3
+
+
+def batch(config: Config, step: int, empty: bool, nonfinite: bool) -> Any:
+    builder = BatchBuilder(config, step, dist.get_world_size())
+    rewards = [0, 0, 0, 0] if empty else [1, 0, 0, 0.5]
+    for g in range(4):
+        builder.add(_group(10 * step + g, rewards, step))
+    share = builder.take().shares[dist.get_rank()]
+    if nonfinite:
+        share["advantages"] = [float("inf")] * len(share["advantages"])
+    return read_share(pa.Table.from_pylist([share | {"epoch": 0}], schema=SHARE))
+
+
+def _group(group_id: int, rewards: list[float], step: int) -> list[dict[str, Any]]:
+    samples = group(group_id, rewards)
+    for sample in samples:
+        sample["versions"] = [step - 1] * len(sample["token_ids"])
+    return samples
+
+
+def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, float]]:
+    """Trains three steps as the case says. Options that are not the trainer's own are taken out first."""
+    names = ("empty_step", "nonfinite_step", "restart_after", "save", "restore")
+    empty, nonfinite, restart, save, restore = (case.pop(name, None) for name in names)
+    config = tiny_config(**case, **({"max_discards_per_step": 0} if empty else {}))
+    trainer = Trainer(config, str(folder / "model"), torch.device("cpu"))
+    if restore:
+        assert checkpoint.restore(checkpoint.newest(folder), trainer).step == STEPS
+    values = []
+    for step in range(1, STEPS + 1):
+        values.append(trainer.train_step(batch(config, step, step == empty, step == nonfinite)))
+        if step == restart:
+            trainer = restarted(config, folder / "model", trainer, step)
+    if save:
+        checkpoint.save(folder, trainer, Place(STEPS), keep_last=1)
+    return values
+
+
+def restarted(config: Config, model: Path, trainer: Trainer, step: int) -> Trainer:
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint.save(Path(folder), trainer, Place(step), keep_last=1)
+        fresh = Trainer(config, str(model), torch.device("cpu"))
+        checkpoint.restore(checkpoint.newest(Path(folder)), fresh)
+        return fresh
+
+
+def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    print(json.dumps({name: steps_of(case, folder) for name, case in cases.items()}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
