@@ -1,0 +1,222 @@
+"""What the samples of a step say (contract section 4): reward, advantage, lengths, staleness, the environment's own numbers."""
+
+from dataclasses import replace
+
+import polars as pl
+
+from metrics.numbers import Column, gini_mean, group_std_mean, max_median_ratio_mean, statistics
+from metrics.population import Population
+from metrics.registry import NO_SAMPLE, STATS, Metric, metric
+
+TRAINED = "trained samples of the step"
+SCORED = "every scored sample of the step, trained or not"
+GENERATED = ("generated/", "generated", SCORED)
+PER_ENV = ("reward/<env>/", "reward", "trained samples of the step, of the environment")
+OVER_ROWS = "mean, sample standard deviation (ddof 1), min, max over samples"
+OVER_GROUPS = "plain mean over groups"
+
+
+@metric(
+    "reward",
+    section="Reward",
+    unit="reward",
+    population=TRAINED,
+    reduction=OVER_ROWS,
+    absent_when=NO_SAMPLE,
+    source="samples",
+    stats=STATS,
+    under=(PER_ENV, GENERATED),
+)
+def reward(samples: Population) -> Column:
+    """Total reward of a sample."""
+    return samples.column("reward")
+
+
+@metric(
+    "reward_gini_mean",
+    section="Reward",
+    unit="0…1",
+    population=TRAINED,
+    reduction=OVER_GROUPS,
+    absent_when="no group",
+    source="samples",
+    under=(PER_ENV, GENERATED),
+)
+def reward_gini_mean(samples: Population) -> float | None:
+    """Gini coefficient of the rewards within a group: 0 when all are equal, near 1 when one sample has all of it."""
+    return gini_mean(samples.column("reward"))
+
+
+@metric(
+    "reward_group_std_mean",
+    section="Reward",
+    unit="reward",
+    population=TRAINED,
+    reduction=OVER_GROUPS,
+    absent_when="no group of two or more",
+    source="samples",
+    under=(PER_ENV, GENERATED),
+)
+def reward_group_std_mean(samples: Population) -> float | None:
+    """Sample standard deviation of the rewards within a group: what a group-relative advantage can learn from."""
+    return group_std_mean(samples.column("reward"))
+
+
+@metric(
+    "advantage",
+    section="Advantage",
+    unit="",
+    population=TRAINED,
+    reduction=OVER_ROWS,
+    absent_when=NO_SAMPLE,
+    source="samples",
+    stats=STATS,
+)
+def advantage(samples: Population) -> Column:
+    """The value that multiplied the loss of a sample."""
+    return samples.column("advantage")
+
+
+@metric(
+    "tokens_prompt",
+    section="Rollouts",
+    unit="tokens",
+    population=TRAINED,
+    reduction=OVER_ROWS,
+    absent_when=NO_SAMPLE,
+    source="samples",
+    stats=STATS,
+    under=(GENERATED,),
+)
+def tokens_prompt(samples: Population) -> Column:
+    """Tokens of the prompt of a sample."""
+    return samples.column("prompt_tokens")
+
+
+@metric(
+    "tokens_completion",
+    section="Rollouts",
+    unit="tokens",
+    population=TRAINED,
+    reduction=OVER_ROWS,
+    absent_when=NO_SAMPLE,
+    source="samples",
+    stats=STATS,
+    under=(GENERATED,),
+)
+def tokens_completion(samples: Population) -> Column:
+    """Tokens that the policy sampled, summed over its turns."""
+    return samples.column("completion_tokens")
+
+
+@metric(
+    "tokens_total",
+    section="Rollouts",
+    unit="tokens",
+    population=TRAINED,
+    reduction=OVER_ROWS,
+    absent_when=NO_SAMPLE,
+    source="samples",
+    stats=STATS,
+    under=(GENERATED,),
+)
+def tokens_total(samples: Population) -> Column:
+    """All tokens of a sample: prompt, completion and what the environment added."""
+    return samples.column("total_tokens")
+
+
+@metric(
+    "stop_reason_length_pct",
+    section="Rollouts",
+    unit="%",
+    population=TRAINED,
+    reduction="100 × count / count",
+    absent_when=NO_SAMPLE,
+    source="samples",
+    healthy=(0.0, 20.0),
+    lower_is_better=True,
+    under=(GENERATED,),
+)
+def stop_reason_length_pct(samples: Population) -> float | None:
+    """Share of samples with at least one turn that the engine ended for the token limit."""
+    turns = samples.rows["truncated_turns"].drop_nulls()
+    return 100.0 * int((turns > 0).sum()) / len(turns) if len(turns) else None
+
+
+@metric(
+    "group_length_gini_mean",
+    section="Rollouts",
+    unit="0…1",
+    population=TRAINED,
+    reduction=OVER_GROUPS,
+    absent_when="no group",
+    source="samples",
+    under=(GENERATED,),
+)
+def group_length_gini_mean(samples: Population) -> float | None:
+    """Gini coefficient of the completion lengths within a group."""
+    return gini_mean(samples.column("completion_tokens"))
+
+
+@metric(
+    "group_length_max_median_ratio_mean",
+    section="Rollouts",
+    unit="ratio",
+    population=TRAINED,
+    reduction=OVER_GROUPS,
+    absent_when="no group with a median above 0, and none that is all 0",
+    source="samples",
+    under=(GENERATED,),
+)
+def group_length_max_median_ratio_mean(samples: Population) -> float | None:
+    """Longest completion of a group / its (interpolated) median: how long a group waits for its last sample."""
+    return max_median_ratio_mean(samples.column("completion_tokens"))
+
+
+@metric(
+    "off_policy_steps",
+    section="Rollouts",
+    unit="weight updates",
+    population=TRAINED,
+    reduction=OVER_ROWS,
+    absent_when=NO_SAMPLE,
+    source="samples",
+    stats=STATS,
+)
+def off_policy_steps(samples: Population) -> Column:
+    """Current weights version minus the oldest version among the sample's trained tokens."""
+    return samples.column("off_policy_steps")
+
+
+HAVING = "trained samples of the step that have the value"
+SAMPLE_METRIC = Metric(
+    key="<name>",
+    section="Sample metrics",
+    definition="A number that the environment gave with the reward, under the environment's own name.",
+    unit="",
+    population=HAVING,
+    reduction=f"{OVER_ROWS}; gini_mean: Gini coefficient within a group, {OVER_GROUPS}",
+    absent_when="no trained sample has it",
+    source="samples",
+    stats=(*STATS, "gini_mean"),
+)
+"""Not entered by key: `<name>_mean` would own every key that ends so. A run records the names its samples used."""
+SAMPLE_METRIC_OF_ENV = replace(
+    SAMPLE_METRIC, key="<env>/<name>", section="<env>", population=f"{HAVING}, of the environment"
+)
+
+
+def scored() -> pl.Expr:
+    """A sample is scored when it has a reward, finite or not. One whose reward is absent is not."""
+    return pl.col("reward").is_not_null()
+
+
+def custom_statistics(samples: Population) -> dict[str, dict[str, float]]:
+    """Statistics of each of the environment's own numbers, by name."""
+    return {name: with_gini(column) for name, column in samples.sample_metrics()}
+
+
+def with_gini(column: Column) -> dict[str, float]:
+    found = statistics(column)
+    value = gini_mean(column)
+    return found if value is None else found | {"gini_mean": value}

@@ -1,0 +1,234 @@
+"""The two kinds of rows that a run hands to its metrics: samples (one row a completion) and spans (one row an operation).
+
+Senders build tables with `samples_table` and `spans_table`; `conform` lets any Arrow table in that has these columns, and
+refuses others by name. Times are seconds on ONE monotonic clock of the run (time.monotonic of the head host).
+A null is "absent": not measured. It is never the same as 0, NaN or an empty text.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+
+class Outcome(StrEnum):
+    """The bin a sample ends in. Every started sample ends in exactly one; `eval` is outside of training."""
+
+    TRAINED = "trained"  # its tokens entered the loss
+    ZERO_ADVANTAGE = "zero_advantage"  # all rewards of its group are equal
+    MAX_ASYNC = "max_async"  # too many weight updates behind when the batch was formed
+    CANCELED = "canceled"  # stopped while generating
+    ERROR = "error"  # environment, tool or engine failed, or the reward was not a finite number
+    FILTERED = "filtered"  # masked by an overlong, repetition or gibberish filter
+    IN_FLIGHT = "in_flight"  # not finished when the attempt ended
+    EVAL = "eval"  # drawn to evaluate, never to train
+
+
+BINS = tuple(outcome for outcome in Outcome if outcome is not Outcome.EVAL)
+DISCARDED = (Outcome.ZERO_ADVANTAGE, Outcome.MAX_ASYNC, Outcome.FILTERED, Outcome.ERROR)
+"""Generated to the end, but not trained. Canceled samples were not generated to the end and are counted apart."""
+
+
+class SpanKind(StrEnum):
+    """What a lane of the timeline did from start_s to end_s."""
+
+    STEP = "step"  # from the end of the previous step (or the start of the loop) to the end of this one
+    WAITING_FOR_DATA = "waiting_for_data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    LOSS_COMPUTATION = "loss_computation"
+    COMPUTE_KL = "compute_kl"
+    COMPUTE_ENTROPY = "compute_entropy"
+    DATA_TO_DEVICE = "data_to_device"
+    PREPARE_TENSORS = "prepare_tensors"
+    OPTIMIZER = "optimizer"
+    WEIGHT_SYNC_TRAINER = "weight_sync_trainer"  # gathering and publishing the weights
+    WEIGHT_SYNC_INFERENCE = "weight_sync_inference"  # one server loading them
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+
+
+DUMMY = "dummy"
+"""`detail` of a span of a micro-batch that only keeps the ranks in step: left out of the micro-batch means."""
+
+INT, FLOAT, TEXT = pa.int64(), pa.float64(), pa.string()
+
+
+def required(name: str, kind: pa.DataType, meaning: str) -> pa.Field:
+    return pa.field(name, kind, nullable=False, metadata={"meaning": meaning})
+
+
+def optional(name: str, kind: pa.DataType, meaning: str) -> pa.Field:
+    return pa.field(name, kind, nullable=True, metadata={"meaning": meaning})
+
+
+SAMPLES = pa.schema(
+    [
+        required(
+            "step", INT, "trainer step (from 1) at which the sample was trained or discarded; 0 for a baseline eval"
+        ),
+        required("env", TEXT, "environment entry of the config; for an eval, the name of the eval"),
+        required("group_id", INT, "id of the group, unique in the attempt: one prompt and its completions"),
+        required("sample_id", INT, "id of the sample, unique in the attempt"),
+        optional("problem_id", TEXT, "id of the environment's sample that the prompt was made of"),
+        required("outcome", TEXT, "the bin: " + ", ".join(Outcome)),
+        optional("outcome_reason", TEXT, "why, in words: the error, the filter, the cause of cancellation"),
+        optional("reward", FLOAT, "total reward; absent when not scored"),
+        optional("advantage", FLOAT, "the value that multiplied the loss"),
+        required("prompt_tokens", INT, "tokens of the prompt"),
+        required("completion_tokens", INT, "tokens sampled by the policy, over all turns"),
+        required("total_tokens", INT, "all tokens of the sample: prompt, completion and environment"),
+        required("num_turns", INT, "turns of the policy"),
+        required("truncated_turns", INT, "turns that the engine ended for the token limit"),
+        optional("off_policy_steps", INT, "current version minus the oldest version among the trained tokens"),
+        optional("stop_reason", TEXT, "the engine's finish reason of the last turn"),
+        optional("sample_metrics", pa.map_(TEXT, FLOAT), "the environment's own numbers; a null value is absent"),
+        optional("golden_answers", pa.map_(TEXT, TEXT), "what a right answer looks like"),
+        optional("tags", pa.map_(TEXT, TEXT), "labels to filter by"),
+        optional("prompt", TEXT, "the prompt as text"),
+        optional("completion", TEXT, "the completion as text"),
+        optional("prompt_ids", pa.list_(pa.int32()), "token ids of the prompt"),
+        optional("token_ids", pa.list_(pa.int32()), "token ids after the prompt"),
+        optional("trained_mask", pa.list_(pa.bool_()), "per token of token_ids: it entered the loss"),
+        optional("rollout_logprobs", pa.list_(pa.float32()), "per token: the engine's log-probability"),
+        optional("versions", pa.list_(pa.int32()), "per token: the weights version that sampled it"),
+        optional("generate_start_s", FLOAT, "the request entered the engine"),
+        optional("generate_end_s", FLOAT, "the last token arrived"),
+        optional("reward_start_s", FLOAT, "scoring began"),
+        optional("reward_end_s", FLOAT, "scoring ended"),
+        optional("engine", TEXT, "replica that generated it"),
+    ]
+)
+
+SPANS = pa.schema(
+    [
+        required("step", INT, "trainer step that the span is charged to"),
+        required("lane", TEXT, "who: 'trainer 0', 'weights', 'eval', …"),
+        required("kind", TEXT, "what: " + ", ".join(SpanKind)),
+        required("start_s", FLOAT, "seconds on the run's clock"),
+        required("end_s", FLOAT, "seconds on the run's clock, not before start_s"),
+        optional("microbatch", INT, "number of the micro-batch within the step and lane"),
+        optional("detail", TEXT, f"a remark; '{DUMMY}' for a micro-batch without data"),
+    ]
+)
+
+BULKY = ("prompt", "completion", "prompt_ids", "token_ids", "trained_mask", "rollout_logprobs", "versions")
+"""Columns that no statistic reads: a step's numbers are computed without touching them."""
+
+NARROW = tuple(name for name in SAMPLES.names if name not in BULKY)
+
+
+def samples_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Samples from dicts; left-out optional columns are absent. Text that UTF-8 cannot hold is escaped, visibly."""
+    return from_rows(rows, SAMPLES)
+
+
+def spans_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Spans from dicts."""
+    return from_rows(rows, SPANS)
+
+
+def from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    rows = list(rows)
+    unknown = {name for row in rows for name in row} - set(schema.names)
+    if unknown:
+        raise ValueError(unknown_columns(unknown, schema))
+    arrays = [pa.array([safe(row.get(field.name)) for row in rows], field.type) for field in schema]
+    return conform(pa.Table.from_arrays(arrays, schema=loose(schema)), schema)
+
+
+def safe(value: Any) -> Any:
+    """Text with lone surrogates as escapes (`\\udc80`): the text survives, marked, and every file stays readable."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return [(safe(key), safe(item)) for key, item in value.items()]
+    return value
+
+
+def loose(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly the schema's columns, or an error that names the column, what came and what was wanted."""
+    unknown = set(table.column_names) - set(schema.names)
+    if unknown:
+        raise ValueError(unknown_columns(unknown, schema))
+    columns = [conform_column(table, field) for field in schema]
+    result = pa.Table.from_arrays(columns, schema=schema)
+    check_words(result)
+    return result
+
+
+def conform_column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    if field.name not in table.column_names:
+        if not field.nullable and table.num_rows:
+            raise ValueError(f"column {field.name!r} is missing; every row needs it: {meaning(field)}")
+        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+    column = cast(table[field.name], field)
+    if not field.nullable and column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        raise ValueError(f"column {field.name!r}, row {row}: a value is needed, got null: {meaning(field)}")
+    return column
+
+
+def cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        if pa.types.is_map(field.type) and pa.types.is_list(column.type):
+            column = pa.chunked_array(
+                [map_of(chunk) for chunk in column.chunks], type=None if column.chunks else field.type
+            )
+        column = column.cast(field.type)
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise TypeError(
+                f"column {field.name!r}: cannot be read as {field.type}, got {column.type}: {error}"
+            ) from error
+        return escaped(column, field)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise TypeError(f"column {field.name!r} must be {field.type}, got {column.type}") from error
+    return column
+
+
+def map_of(entries: pa.ListArray) -> pa.MapArray:
+    """A list of {key, value} structs as the map it stands for."""
+    pairs = entries.values
+    keys, items = pairs.field(0), pairs.field(1)
+    return pa.MapArray.from_arrays(entries.offsets, keys, items, mask=entries.is_null() if entries.null_count else None)
+
+
+def escaped(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """Bytes that are not UTF-8 as escapes (`\\xff`)."""
+    if not pa.types.is_string(field.type):
+        raise TypeError(f"column {field.name!r} holds text that is not UTF-8; decode it with errors='backslashreplace'")
+    raw = column.cast(pa.binary()).to_pylist()
+    return pa.chunked_array(
+        [pa.array([item if item is None else item.decode("utf-8", "backslashreplace") for item in raw])]
+    )
+
+
+def check_words(table: pa.Table) -> None:
+    for name, words in (("outcome", Outcome), ("kind", SpanKind)):
+        if name in table.column_names:
+            strange = set(table[name].unique().to_pylist()) - {str(word) for word in words}
+            if strange:
+                raise ValueError(f"column {name!r}: unknown value {min(strange)!r}; use one of {', '.join(words)}")
+    if "end_s" in table.column_names:
+        for row, (start, end) in enumerate(zip(table["start_s"].to_pylist(), table["end_s"].to_pylist(), strict=True)):
+            if not end >= start:
+                raise ValueError(f"span {row}: ends at {end} s before it starts at {start} s; use one monotonic clock")
+
+
+def unknown_columns(unknown: set[str], schema: pa.Schema) -> str:
+    name = min(unknown)
+    near = difflib.get_close_matches(name, schema.names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known columns: {', '.join(schema.names)}"
+    return f"unknown column {name!r}; {hint}"
+
+
+def meaning(field: pa.Field) -> str:
+    return (field.metadata or {}).get(b"meaning", b"").decode()

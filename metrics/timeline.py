@@ -1,0 +1,212 @@
+"""Where the time of a step went (contract section 6). Seconds of one monotonic clock; ranks are reduced by max for totals."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from metrics.registry import measured
+from metrics.schema import DUMMY, SpanKind
+
+OPERATIONS = (
+    SpanKind.FORWARD,
+    SpanKind.BACKWARD,
+    SpanKind.LOSS_COMPUTATION,
+    SpanKind.COMPUTE_KL,
+    SpanKind.COMPUTE_ENTROPY,
+    SpanKind.DATA_TO_DEVICE,
+    SpanKind.PREPARE_TENSORS,
+    SpanKind.OPTIMIZER,
+)
+CHARGED = (SpanKind.WEIGHT_SYNC_TRAINER, SpanKind.CHECKPOINT, SpanKind.EVAL)
+SPAN_COLUMNS: dict[str, Any] = {
+    "lane": pl.String,
+    "kind": pl.String,
+    "start_s": pl.Float64,
+    "end_s": pl.Float64,
+    "microbatch": pl.Int64,
+    "detail": pl.String,
+}
+
+
+def timing(
+    key: str,
+    definition: str,
+    *,
+    unit: str = "s",
+    population: str = "spans of the step",
+    reduction: str = "sum in each lane, max over lanes",
+    absent_when: str = "no such span",
+    **more: Any,
+) -> None:
+    measured(
+        f"timing_{key}",
+        definition,
+        section="Timeline",
+        unit=unit,
+        population=population,
+        reduction=reduction,
+        absent_when=absent_when,
+        source="timeline",
+        **more,
+    )
+
+
+timing(
+    "step_total",
+    "End of this step − end of the previous one (first step: − start of the training loop).",
+    reduction="max over ranks",
+    absent_when="no step span",
+)
+timing(
+    "waiting_for_data", "Time of the step spent waiting for a batch.", absent_when="no step span", lower_is_better=True
+)
+timing(
+    "step_active", "timing_step_total − timing_waiting_for_data.", reduction="difference", absent_when="no step span"
+)
+for operation in OPERATIONS:
+    timing(f"{operation}_total", f"Time in '{operation}' over the step.")
+    timing(
+        f"{operation}_microbatch_mean",
+        f"Time in '{operation}' of one micro-batch; dummy micro-batches are left out.",
+        population="micro-batches of the step, every rank",
+        reduction="mean over micro-batches",
+        absent_when="no such span with a micro-batch",
+    )
+timing("weight_sync_trainer_total", "Gathering and publishing the weights.")
+timing(
+    "weight_sync_inference_total",
+    "From the first server's start of loading the weights to the last one's end.",
+    reduction="last end − first start",
+)
+timing("checkpoint_total", "Writing the checkpoint of the step.")
+timing("eval_total", "Evaluations charged to the step.")
+SLOTS = "inference slots × the step's window (from the end of the previous step to the end of this one)"
+timing(
+    "generation_pct",
+    "Share of the inference slots' time in the step's window in which they generated, for whichever step the sample is used.",
+    unit="%",
+    population=SLOTS,
+    reduction="100 × Σ overlap / (slots × window)",
+    absent_when="no step span or no generation times",
+)
+timing(
+    "reward_pct",
+    "Share of the inference slots' time in the step's window in which the samples were scored.",
+    unit="%",
+    population=SLOTS,
+    reduction="100 × Σ overlap / (slots × window)",
+    absent_when="no step span or no generation times",
+)
+timing(
+    "idle_pct",
+    "What is left of the inference slots' time: 100 − generation − reward, at least 0.",
+    unit="%",
+    population=SLOTS,
+    reduction="difference",
+    absent_when="no step span or no generation times",
+    lower_is_better=True,
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    lane: str
+    kind: str
+    start_s: float
+    end_s: float
+    microbatch: int | None
+    detail: str | None
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+def spans_of(frame: pl.DataFrame) -> list[Span]:
+    columns = [
+        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, dtype=kind).alias(name)
+        for name, kind in SPAN_COLUMNS.items()
+    ]
+    return [Span(*row) for row in frame.select(columns).rows()]
+
+
+def window(spans: Iterable[Span], previous_end_s: float | None = None) -> tuple[float, float] | None:
+    """Start and end of the step. The end of the previous step, when known, is the truth about the start.
+
+    Without a `step` span, the trainer's operations bound the step, if the previous end is known.
+    """
+    spans = list(spans)
+    steps = [span for span in spans if span.kind == SpanKind.STEP]
+    if steps:
+        start = min(span.start_s for span in steps) if previous_end_s is None else previous_end_s
+        return start, max(span.end_s for span in steps)
+    ends = [span.end_s for span in spans if span.kind in OPERATIONS]
+    return (previous_end_s, max(ends)) if ends and previous_end_s is not None else None
+
+
+def timings(spans: list[Span], previous_end_s: float | None = None) -> dict[str, float]:
+    """Every timing_* of a step except the shares of the inference slots."""
+    by_kind: dict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_kind[span.kind].append(span)
+    found: dict[str, float] = {}
+    for kind in (*OPERATIONS, *CHARGED):
+        if by_kind[kind]:
+            found[f"timing_{kind}_total"] = longest_lane(by_kind[kind])
+    for kind in OPERATIONS:
+        mean = microbatch_mean(by_kind[kind])
+        if mean is not None:
+            found[f"timing_{kind}_microbatch_mean"] = mean
+    if loading := by_kind[SpanKind.WEIGHT_SYNC_INFERENCE]:
+        first, last = min(span.start_s for span in loading), max(span.end_s for span in loading)
+        found["timing_weight_sync_inference_total"] = last - first
+    return found | whole_step(by_kind, window(spans, previous_end_s))
+
+
+def whole_step(by_kind: dict[str, list[Span]], bounds: tuple[float, float] | None) -> dict[str, float]:
+    if bounds is None:
+        return {}
+    total = bounds[1] - bounds[0]
+    waiting = longest_lane(by_kind[SpanKind.WAITING_FOR_DATA])
+    return {"timing_step_total": total, "timing_waiting_for_data": waiting, "timing_step_active": total - waiting}
+
+
+def longest_lane(spans: list[Span]) -> float:
+    sums: dict[str, float] = defaultdict(float)
+    for span in sorted(spans, key=lambda span: (span.lane, span.start_s)):
+        sums[span.lane] += span.seconds
+    return max(sums.values(), default=0.0)
+
+
+def microbatch_mean(spans: list[Span]) -> float | None:
+    real = [span for span in spans if span.microbatch is not None and span.detail != DUMMY]
+    if not real:
+        return None
+    seconds = sum(span.seconds for span in sorted(real, key=lambda span: (span.lane, span.start_s)))
+    return seconds / len({(span.lane, span.microbatch) for span in real})
+
+
+def slot_shares(samples: pl.DataFrame, bounds: tuple[float, float] | None, num_slots: int) -> dict[str, float]:
+    """Generation, reward and idle shares of the slots' time inside the window. A sample counts for its part inside."""
+    if bounds is None or num_slots < 1 or bounds[1] <= bounds[0] or not len(samples):
+        return {}
+    generation = overlap(samples, "generate", bounds)
+    if generation is None:
+        return {}
+    scoring = overlap(samples, "reward", bounds) or 0.0
+    whole = num_slots * (bounds[1] - bounds[0])
+    shares = {"timing_generation_pct": 100.0 * generation / whole, "timing_reward_pct": 100.0 * scoring / whole}
+    return shares | {"timing_idle_pct": max(0.0, 100.0 - sum(shares.values()))}
+
+
+def overlap(samples: pl.DataFrame, what: str, bounds: tuple[float, float]) -> float | None:
+    """Seconds inside the window, summed over samples in the order of their start; None when no sample has the times."""
+    rows = samples.select(f"{what}_start_s", f"{what}_end_s").drop_nulls().sort(f"{what}_start_s", f"{what}_end_s")
+    if not len(rows):
+        return None
+    starts, ends = rows[:, 0].to_numpy(), rows[:, 1].to_numpy()
+    return float(np.clip(np.minimum(ends, bounds[1]) - np.maximum(starts, bounds[0]), 0.0, None).sum())
