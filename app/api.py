@@ -103,7 +103,7 @@ def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
     @api.get("/runs/{run_id}/metrics")
     def metrics(
         run: KnownRun,
-        since: Annotated[int, Query(ge=0, description="only steps after this one")] = 0,
+        since: Annotated[int | None, Query(ge=0, description="only steps after this one")] = None,
         keys: Annotated[str | None, Query(description="comma-separated; all when left out")] = None,
     ) -> Response:
         """Metrics by step, as columns."""

@@ -195,8 +195,8 @@ class Run:
             return f"logs of run {self.id!r} are no longer available"
         return text if tail is None else "\n".join(text.splitlines()[-tail:]) if tail > 0 else ""
 
-    def metrics(self, keys: Sequence[str] | None = None, since: int = 0) -> dict[str, Any]:
-        """Columns of the steps after `since`, as `metrics.read.series` gives them."""
+    def metrics(self, keys: Sequence[str] | None = None, since: int | None = None) -> dict[str, Any]:
+        """Columns of the steps after `since` (of all when left out), as `metrics.read.series` gives them."""
         from metrics import read
 
         return read.series(self.directory.path, keys=keys, since=since)

@@ -1,0 +1,65 @@
+"""The control plane as a Serve application: the dashboard at /, the job API at /api.
+
+    serve run app.serve:app            (or: serve deploy configs/serve.yaml)
+
+Runs do not depend on it: it can be restarted while they train. The one module that knows both the job API and the
+dashboard.
+"""
+
+import os
+import threading
+import time
+
+from fastapi import FastAPI
+from ray import serve
+
+from app import run_dir
+from app.jobs import Jobs
+
+SETTLE_EVERY_S = 5.0
+# Read here, where `serve run` is typed; the replica has the environment of the cluster.
+PASSED_ON = {key: os.environ[key] for key in ("TELESCOPE_TOKEN",) if key in os.environ}
+ENVIRONMENT = {"GRADIO_ANALYTICS_ENABLED": "False", "TELESCOPE_RUNS": str(run_dir.root_of())}
+
+
+def build() -> FastAPI:
+    """Made inside the replica: Gradio's application cannot be sent there."""
+    from app import api
+    from ui import build as build_dashboard
+    from ui.guard import check_bind
+
+    check_bind(_http_host())
+    jobs = Jobs(root=run_dir.root_of())
+    threading.Thread(target=_settle, args=(jobs,), name="settle", daemon=True).start()
+    return build_dashboard(jobs.folder, jobs, [api.routes(jobs)])
+
+
+def _http_host() -> str:
+    """The address that the proxies of this cluster's Serve listen on."""
+    from ray.serve.context import _get_global_client
+
+    client = _get_global_client()
+    assert client is not None, "a replica runs inside Serve"
+    return str(client.http_config.host)
+
+
+def _settle(jobs: Jobs) -> None:
+    """Put the states of dead runs right also while nobody asks for them."""
+    while True:
+        jobs.list()
+        time.sleep(SETTLE_EVERY_S)
+
+
+@serve.deployment(
+    name="control",
+    num_replicas=1,  # pages and live updates of one browser must meet the same process
+    max_ongoing_requests=400,
+    ray_actor_options={"num_cpus": 0.01, "runtime_env": {"env_vars": ENVIRONMENT | PASSED_ON}},
+    logging_config={"enable_access_log": False},
+)
+@serve.ingress(build)
+class ControlPlane:
+    """Everything it does is in the routes."""
+
+
+app = ControlPlane.bind()  # type: ignore[attr-defined]

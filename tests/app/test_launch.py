@@ -1,0 +1,96 @@
+import socket
+
+import pytest
+
+from app import launch, progress
+from app.progress import Progress
+
+SMALL = """
+name: small
+model: embedded
+steps: 4
+environments:
+  - {name: sums, reward_min: 0.0, reward_max: 1.0}
+"""
+
+
+def series(*rows: dict) -> dict:
+    """What the metrics reader gives for these steps, counted from 0."""
+    keys = {key for row in rows for key in row}
+    columns = {key: [row.get(key) for row in rows] for key in keys}
+    return {"steps": list(range(len(rows))), "columns": columns, "late": {}}
+
+
+def step(reward: float, **more: float) -> dict:
+    return {"reward_mean": reward, "timing_step_total": 2.0, "tokens/generated": 500.0, **more}
+
+
+def test_the_line_tells_step_reward_speed_and_time_left():
+    seen = Progress(40)
+    assert seen.line() == "step 0/40"
+    assert seen.feed(series({}, step(0.25), step(0.5)))
+    assert seen.line() == "step 2/40 · reward 0.500 · 250 tokens/s · 1 min 16 s left"
+    assert not seen.feed(series({}, step(0.25), step(0.5)))
+
+
+def test_the_summary_compares_held_out_reward_and_accounts_for_every_sample():
+    seen = Progress(2)
+    seen.feed(
+        series(
+            {"eval/sums/reward_mean": 0.31},
+            step(0.4, **{"ledger/trained": 64.0, "ledger/zero_advantage": 0.0}),
+            step(0.9, **{"ledger/trained": 128.0, "ledger/zero_advantage": 8.0, "eval/sums/reward_mean": 0.93}),
+        )
+    )
+    assert seen.summary(75.4, 31.0) == [
+        ("held-out reward, sums", "0.310 → 0.930"),
+        ("steps", "2 of 2"),
+        ("wall time", "1 min 15 s (31 s to the first step)"),
+        ("tokens generated", "1,000"),
+        ("samples", "trained 128, zero_advantage 8"),
+    ]
+
+
+def test_an_eval_that_took_longer_than_its_step_is_counted():
+    seen = Progress(2)
+    seen.feed(series({"eval/sums/reward_mean": 0.3}, step(0.4)))
+    seen.feed({"steps": [2], "columns": {"reward_mean": [0.5]}, "late": {"eval/sums/reward_mean": [[1, 0.6]]}})
+    assert seen.summary(1.0, None)[0] == ("held-out reward, sums", "0.300 → 0.600")
+
+
+def test_a_run_without_evals_shows_its_training_reward_and_one_without_steps_shows_none():
+    seen = Progress(2)
+    assert seen.summary(3.0, None) == [("steps", "0 of 2"), ("wall time", "3 s")]
+    seen.feed(series({}, step(0.4), step(0.9)))
+    assert seen.summary(3.0, 1.0)[0] == ("reward while training", "0.400 → 0.900")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7260, "2 h 1 min")]
+)
+def test_durations(seconds, text):
+    assert progress.duration(seconds) == text
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    return str(file)
+
+
+def test_a_port_in_use_is_said_before_anything_is_started(config, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TELESCOPE_RUNS", str(tmp_path / "runs"))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert launch.main([config, "--port", str(port)]) == 2
+    assert f"port {port} on 127.0.0.1 is not free" in (error := capsys.readouterr().err)
+    assert f"--port {port + 1}" in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_bad_configuration_is_said_before_anything_is_started(config, capsys):
+    assert launch.main([config, "stepps=4"]) == 2
+    assert "did you mean 'steps'" in capsys.readouterr().err
