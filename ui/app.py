@@ -1,0 +1,54 @@
+"""The whole dashboard as one FastAPI application."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import JSONResponse
+from starlette.requests import Request
+
+from ui import data, infra, kept, rollouts, runs, static_files, timeline
+from ui.guard import Guard, token_from_environment
+from ui.history import Histories
+
+
+def build(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:
+    """The data API under /data and the pages at /.
+
+    `jobs` is an app.jobs.Jobs, or None to show runs without controlling them. `routers` are further routes for the
+    same application: they share its guard, and they have to come before the pages, which answer every other address.
+    """
+    app = FastAPI(title="Telescope", docs_url="/api/docs", openapi_url="/api/openapi.json", redoc_url=None)
+    app.add_middleware(Guard, token=token_from_environment())
+    app.add_exception_handler(FileNotFoundError, _gone)
+    histories = Histories()
+    for part in (
+        data.routes(root, histories),
+        rollouts.routes(root),
+        timeline.routes(root),
+        kept.routes(root),
+        runs.routes(root, jobs),
+        infra.routes(),
+    ):
+        app.include_router(part, prefix="/data")
+    for router in routers:
+        app.include_router(router)
+    static = f"/static/{static_files.version()}"
+    app.mount(static, static_files.files(), name="static")
+    return _with_pages(app, root, jobs, static)
+
+
+def _with_pages(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from ui.shell import mount
+
+    return mount(app, root, jobs, static)
+
+
+async def _gone(_request: Request, error: Exception) -> JSONResponse:
+    """A run may be removed while it is looked at."""
+    name = getattr(error, "filename", None) or error
+    return JSONResponse({"detail": f"{name}: no longer there"}, 404)

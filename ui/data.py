@@ -1,0 +1,211 @@
+"""Routes for step metrics: which metrics exist, their columns, what is new, and files to take away."""
+
+import csv
+import io
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import polars as pl
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from metrics import read
+from ui.history import EVERYTHING, Histories, Window
+from ui.names import run_dir, run_ids
+from ui.replies import reply, tagged
+
+# Keys such as reward/<env>/reward make sections in lower case; they belong to the section of the same name.
+SECTIONS = {"reward": "Reward", "eval": "Evals", "generated": "Generated"}
+
+
+def routes(root: Path, histories: Histories) -> APIRouter:
+    api = APIRouter()
+
+    @api.get("/catalog")
+    def catalog(request: Request, runs: str = "") -> Response:
+        """Every metric of the given runs with its definition; ranges are kept per run."""
+        return tagged(request, {"metrics": merged_catalog(root, run_ids(runs))})
+
+    @api.get("/delta")
+    def delta(c: str, keys: str | None = None) -> Response:
+        """Rows after each cursor `run:step:rev:num_keys`; new key names are listed once, columns go by their index."""
+        wanted = set(_keys(keys)) if keys else None
+        return reply({"runs": [_delta(root, histories, cursor, wanted) for cursor in c.split(",")[:32] if cursor]})
+
+    @api.get("/series")
+    def series(
+        run: str,
+        keys: str = "",
+        first: int = Query(0, alias="from"),
+        last: int = Query(EVERYTHING, alias="to"),
+        max_points: int = Query(2000, alias="max", ge=6, le=1_000_000),
+        grid: str | None = None,
+        fmt: str = "json",
+    ) -> Response:
+        """Columns of a run, thinned beyond `max` rows; `fmt=f32` sends them as raw floats."""
+        history = histories.get(run_dir(root, run))
+        wanted = _keys(keys) or list(history.keys)
+        with history.lock:
+            window = history.window(wanted, first, last, max_points, _grid(grid))
+            head = {
+                "rev": history.rev,
+                "all_keys": history.keys,
+                "attempts": history.attempts,
+                "last_step": history.last_step,
+            }
+        return _packed(head, window) if fmt == "f32" else reply({**head, **_plain(window)})
+
+    @api.get("/export")
+    def export(runs: str, keys: str = "", fmt: str = "csv") -> Response:
+        """Full columns of several runs as one CSV or Parquet file."""
+        frame = exported(root, histories, run_ids(runs), _keys(keys))
+        if fmt == "parquet":
+            buffer = io.BytesIO()
+            frame.write_parquet(buffer)
+            return _file(buffer.getvalue(), "metrics.parquet", "application/vnd.apache.parquet")
+        return _file(as_csv(frame).encode(), "metrics.csv", "text/csv; charset=utf-8")
+
+    return api
+
+
+def _keys(text: str | None) -> list[str]:
+    """Keys are separated by newlines: the one kind of character that no key may hold."""
+    return [key for key in (text or "").split("\n") if key]
+
+
+def _grid(text: str | None) -> tuple[int, int] | None:
+    if not text:
+        return None
+    parts = text.split(":")
+    if len(parts) != 2 or not all(part.lstrip("-").isdigit() for part in parts):
+        raise HTTPException(400, f"grid {text[:40]!r}: two whole numbers 'bucket:thin_to' are wanted")
+    return max(1, int(parts[0])), int(parts[1])
+
+
+def _delta(root: Path, histories: Histories, cursor: str, keys: set[str] | None) -> dict[str, Any]:
+    run_id, _, rest = cursor.partition(":")
+    step, rev, known = (rest.split(":") + ["", "", ""])[:3]
+    if not (step or "0").isdigit():
+        raise HTTPException(400, f"cursor {cursor[:120]!r}: 'run:step:rev' is wanted")
+    history = histories.get(run_dir(root, run_id))
+    with history.lock:
+        found = history.delta(int(step or 0), rev, keys)
+        found["state"] = state_of(root / run_id)
+        found["new_keys"] = history.keys[int(known) if known.isdigit() else 0 :]
+        if found["reset"]:
+            # The browser reloads its columns with /series: rows that it throws away are not worth sending.
+            found.update(steps=[], times=[], columns={}, nonfinite={}, attempts=history.attempts)
+    return {"run": run_id, **found}
+
+
+def state_of(directory: Path) -> str | None:
+    try:
+        about = orjson.loads((directory / "run.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return str(about.get("state")) if isinstance(about, dict) else None
+
+
+def _plain(window: Window) -> dict[str, Any]:
+    columns = {
+        key: [None if value != value else value for value in window.table[:, i].tolist()]
+        for i, key in enumerate(window.keys)
+    }
+    steps = [int(step) if step == int(step) else step for step in window.steps.tolist()]
+    return {
+        "steps": steps,
+        "times": window.times.tolist(),
+        "columns": columns,
+        "nonfinite": window.nonfinite,
+        "grid": [window.bucket, window.thin_to],
+    }
+
+
+def _packed(head: dict[str, Any], window: Window) -> Response:
+    """uint32 length of the head, the head as JSON, padding to 8 bytes, steps and times as float64, then columns.
+
+    Columns are float32 unless a value would overflow it; NaN means absent (non-finite points are listed in the head).
+    """
+    with np.errstate(invalid="ignore"):
+        wide = bool((np.abs(window.table) > 1e38).any())
+    info = {
+        **head,
+        "keys": window.keys,
+        "rows": len(window.steps),
+        "type": "f64" if wide else "f32",
+        "nonfinite": window.nonfinite,
+        "grid": [window.bucket, window.thin_to],
+    }
+    text = orjson.dumps(info)
+    text += b" " * (-(len(text) + 4) % 8)
+    columns = np.ascontiguousarray(window.table.T, np.float64 if wide else np.float32)
+    body = struct.pack("<I", len(text)) + text
+    body += window.steps.astype("<f8").tobytes() + window.times.astype("<f8").tobytes() + columns.tobytes()
+    return Response(body, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
+
+
+def merged_catalog(root: Path, ids: Iterable[str]) -> list[dict[str, Any]]:
+    """The metrics of several runs as one list; what one run declares for a metric is kept by run."""
+    merged: dict[str, dict[str, Any]] = {}
+    for run_id in ids:
+        for found in read.catalog(run_dir(root, run_id)):
+            for entry in (found, *_companions(found)):
+                known = merged.setdefault(entry["key"], {**entry, "section": SECTIONS.get(entry["section"], entry["section"])})
+                known["stats"] = {**entry["stats"], **known["stats"]}
+                known.setdefault("ranges", {})[run_id] = entry["declared"]
+    return list(merged.values())
+
+
+def _companions(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Statistics of a distribution that do not fit into its chart get one of their own."""
+    key = entry["stats"].get("gini_mean")
+    if key is None:
+        return []
+    said = "Mean over groups of the Gini coefficient within the group: 0 when all members are equal."
+    own = {"key": key, "name": f"{entry['name']}_gini_mean", "kind": "scalar", "stats": {}, "unit": "", "definition": said}
+    return [{**entry, **own, "declared": [0.0, 1.0], "range": [0.0, 1.0], "range_source": "declared", "invert": False}]
+
+
+def exported(root: Path, histories: Histories, ids: list[str], keys: list[str]) -> pl.DataFrame:
+    frames = []
+    for run_id in ids:
+        history = histories.get(run_dir(root, run_id))
+        with history.lock:
+            window = history.window(keys or list(history.keys), 0, EVERYTHING, EVERYTHING, None)
+        frame = pl.DataFrame({"step": window.steps.astype(np.int64), "time": window.times})
+        columns = {key: pl.Series(key, window.table[:, i]).fill_nan(None) for i, key in enumerate(window.keys)}
+        for key, points in window.nonfinite.items():
+            columns[key] = _with_nonfinite(columns[key], frame["step"].to_list(), points)
+        frames.append(frame.with_columns(pl.lit(run_id).alias("run"), *(v.alias(k) for k, v in columns.items())))
+    if not frames:
+        raise HTTPException(400, "export: name at least one run, as runs=<id>,<id>")
+    whole = pl.concat(frames, how="diagonal")
+    return whole.select("run", "step", "time", *(c for c in whole.columns if c not in ("run", "step", "time")))
+
+
+def _with_nonfinite(column: pl.Series, steps: list[int], points: list[list[Any]]) -> pl.Series:
+    values, place = column.to_list(), {step: i for i, step in enumerate(steps)}
+    for step, kind in points:
+        if step in place:
+            values[place[step]] = float(kind)
+    return pl.Series(column.name, values, pl.Float64)
+
+
+def as_csv(frame: pl.DataFrame) -> str:
+    """A text that starts like a formula is led by an apostrophe, so that a spreadsheet shows it and does not run it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([_inert(name) for name in frame.columns])
+    writer.writerows([[_inert(value) for value in row] for row in frame.iter_rows()])
+    return out.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _file(body: bytes, name: str, kind: str) -> Response:
+    return Response(body, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})

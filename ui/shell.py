@@ -1,0 +1,205 @@
+"""The pages. Gradio is the shell: navigation, theme, the form for a new run.
+
+Each data page holds one root element; a browser module fills it and keeps it up to date from /data.
+"""
+
+import html
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from fastapi import FastAPI
+
+from ui import configs
+from ui.names import run_dir
+from ui.runs import NO_JOBS
+from ui.static_files import FOLDER
+
+FRONT = "Runs"
+PAGES = {
+    "Overview": "overview",
+    "Metrics": "metrics",
+    "Rollouts": "rollouts",
+    "Discarded": "discarded",
+    "Timeline": "timeline",
+    "Evals": "evals",
+    "Infra": "infra",
+}
+STYLES = ("vendor/uplot/uPlot.min.css", "css/tokens.css", "css/base.css", "css/parts.css", "css/pages.css", "css/shell.css")
+FONT = ["Inter Variable", "ui-sans-serif", "system-ui", "sans-serif"]
+MONO = ["JetBrains Mono Variable", "ui-monospace", "monospace"]
+
+
+def mount(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
+    demo = pages(root, jobs, static)
+    # Gradio's queue looks for work this often; its default of 50 ms is felt in the form.
+    demo._queue.sleep_when_free = 0.02
+    with warnings.catch_warnings():
+        # Said even though server-side rendering is not asked for.
+        warnings.filterwarnings("ignore", message="SSR mode is not supported")
+        return gr.mount_gradio_app(
+            app,
+            demo,
+            path="/",
+            footer_links=[],
+            run_history=False,
+            theme=theme(),
+            head=head(static),
+            ssr_mode=False,
+            favicon_path=str(FOLDER / "icon.svg"),
+            enable_monitoring=False,
+        )
+
+
+def theme() -> gr.themes.Base:
+    return gr.themes.Base(
+        primary_hue="indigo", neutral_hue="slate", font=FONT, font_mono=MONO, radius_size=gr.themes.sizes.radius_md
+    ).set(
+        body_background_fill="var(--t-bg)",
+        body_background_fill_dark="var(--t-bg)",
+        body_text_color="var(--t-text)",
+        body_text_color_dark="var(--t-text)",
+        block_background_fill="var(--t-card)",
+        block_background_fill_dark="var(--t-card)",
+        block_border_color="var(--t-line)",
+        block_border_color_dark="var(--t-line)",
+        block_label_background_fill="var(--t-card)",
+        block_label_background_fill_dark="var(--t-card)",
+        block_label_text_color="var(--t-muted)",
+        block_label_text_color_dark="var(--t-muted)",
+        input_background_fill="var(--t-bg)",
+        input_background_fill_dark="var(--t-bg)",
+        input_border_color="var(--t-line-strong)",
+        input_border_color_dark="var(--t-line-strong)",
+        button_primary_background_fill="var(--t-accent-fill)",
+        button_primary_background_fill_dark="var(--t-accent-fill)",
+        button_primary_background_fill_hover="var(--t-accent-fill)",
+        button_primary_background_fill_hover_dark="var(--t-accent-fill)",
+        button_primary_text_color="#fff",
+        button_primary_text_color_dark="#fff",
+    )
+
+
+def head(static: str) -> str:
+    """Styles and modules are named up front, so that they load side by side and not one after another."""
+    modules = sorted(str(file.relative_to(FOLDER)) for file in (FOLDER / "js").rglob("*.js"))
+    modules.append("vendor/uplot/uPlot.esm.js")
+    lines = [
+        f'<script>window.TELESCOPE={json.dumps({"static": static})};'
+        "(()=>{let t;try{t=localStorage.getItem('telescope.theme')}catch{};"
+        "if((t||(matchMedia('(prefers-color-scheme: dark)').matches?'dark':'light'))==='dark')"
+        "document.documentElement.classList.add('dark')})()</script>",
+        *(f'<link rel="stylesheet" href="{static}/{style}">' for style in STYLES),
+        *(f'<link rel="modulepreload" href="{static}/{module}">' for module in modules),
+    ]
+    return "\n".join(lines)
+
+
+def pages(root: Path, jobs: Any, static: str) -> gr.Blocks:
+    with gr.Blocks(title="Telescope", fill_width=True, analytics_enabled=False) as demo:
+        gr.Navbar(main_page_name=FRONT)
+        board("runs", static)
+    for name, path in PAGES.items():
+        with demo.route(name, path):
+            gr.Navbar(main_page_name=FRONT)
+            board(path, static)
+    with demo.route("New run", "new", show_in_navbar=False) as page:
+        gr.Navbar(main_page_name=FRONT)
+        new_run(page, root, jobs, static)
+    return demo
+
+
+def board(page: str, static: str) -> gr.HTML:
+    """One constant root element; everything in it is made by the page's module, from text nodes only."""
+    start = (
+        f'import("{static}/js/main.js")'
+        f'.then((main) => main.start(element.querySelector(".tele"), {json.dumps(page)}));'
+    )
+    return gr.HTML(
+        html_template='<div class="tele"></div>',
+        js_on_load=start,
+        apply_default_css=False,
+        padding=False,
+        elem_id="board",
+    )
+
+
+def new_run(page: gr.Blocks, root: Path, jobs: Any, static: str) -> None:
+    board("new", static)
+    with gr.Column(elem_id="newrun"):
+        with gr.Row():
+            with gr.Column(scale=3):
+                source = gr.Dropdown(configs.names(), label="Start from", value=None, elem_id="source")
+                text = gr.Code(
+                    language="yaml", label="Configuration", lines=24, max_lines=40, interactive=True, elem_id="config"
+                )
+            with gr.Column(scale=2):
+                verdict = gr.HTML(elem_id="verdict", padding=False)
+                start = gr.Button("Start run", variant="primary", interactive=jobs is not None, elem_id="start")
+                started = gr.Textbox(visible="hidden", elem_id="started")
+
+    def load(request: gr.Request) -> tuple[str | None, str]:
+        return first_text(root, dict(request.query_params))
+
+    def choose(name: str | None) -> str:
+        return configs.text_of(name) if name else ""
+
+    def submit(config: str) -> tuple[str, str]:
+        return started_run(jobs, config)
+
+    gr.on([source.input], choose, source, text, show_progress="hidden")
+    text.change(
+        lambda config: judged(config, jobs is not None),
+        text, verdict, show_progress="hidden", trigger_mode="always_last", concurrency_limit=2,
+    )  # fmt: skip
+    start.click(submit, text, [verdict, started], concurrency_limit=1).then(
+        None, started, None, js="(id) => { if (id) location.href = '/overview?runs=' + encodeURIComponent(id); }"
+    )
+    page.load(load, None, [source, text], show_progress="hidden")
+
+
+def first_text(root: Path, query: dict[str, str]) -> tuple[str | None, str]:
+    """The configuration to begin with: that of the run to duplicate, else the first file."""
+    if query.get("from"):
+        return None, (run_dir(root, query["from"]) / "config.yaml").read_text(encoding="utf-8")
+    names = configs.names()
+    name = query["config"] if query.get("config") in names else next(iter(names), None)
+    return name, configs.text_of(name) if name else ""
+
+
+def judged(text: str, can_start: bool) -> str:
+    """What the text comes to: every problem, or the difference from the defaults. All of it escaped."""
+    try:
+        config = configs.resolved(text)
+    except ValueError as error:
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in str(error).splitlines() if line.strip())
+        return f'<div class="verdict bad" role="status"><h3>Not ready to start</h3><ul>{lines}</ul></div>'
+    changed = configs.difference(configs.defaults(config), configs.flat(config.model_dump()))
+    rows = "".join(_changed_row(item) for item in changed)
+    off = "" if can_start else f'<p class="off">{html.escape(NO_JOBS)}</p>'
+    return (
+        f'<div class="verdict good" role="status"><h3>Valid</h3>{off}<p>{len(changed)} settings differ from their '
+        f'defaults.</p><table><thead><tr><th>setting</th><th>default</th><th>this run</th></tr></thead><tbody>{rows}'
+        "</tbody></table></div>"
+    )
+
+
+def _changed_row(item: dict[str, Any]) -> str:
+    left = "–" if item["absent"] == "left" else json.dumps(item["left"], ensure_ascii=False)
+    right = "–" if item["absent"] == "right" else json.dumps(item["right"], ensure_ascii=False)
+    cells = (html.escape(str(item["key"])), html.escape(left), html.escape(right))
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def started_run(jobs: Any, text: str) -> tuple[str, str]:
+    """Start a run from a validated configuration. There is no other way in: no command, no path, no override."""
+    try:
+        if jobs is None:
+            raise ValueError(NO_JOBS)
+        run = jobs.submit(configs.resolved(text))
+    except (ValueError, RuntimeError) as error:
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in str(error).splitlines() if line.strip())
+        return f'<div class="verdict bad" role="alert"><h3>Not started</h3><ul>{lines}</ul></div>', ""
+    return f'<div class="verdict good" role="status"><h3>Started {html.escape(run.id)}</h3></div>', run.id

@@ -1,0 +1,87 @@
+// From metrics and runs to the columns of one chart: which lines, which bands, in which colour and order.
+
+import uPlot from "../../vendor/uplot/uPlot.esm.js";
+import { ema, pick, pickX, presentRows, xOf } from "./maths.js";
+
+const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+
+// Declared range of a metric for one run, each side null when it is not declared.
+export function rangeOf(entry, runId) {
+  return entry.ranges?.[runId] || entry.declared || [null, null];
+}
+
+export const isNormalisable = (entry, runId) => {
+  const [low, high] = rangeOf(entry, runId);
+  return entry.section === "Reward" && low != null && high != null && high > low;
+};
+
+// → {data, lines}: data as uPlot wants it, lines[i] describes data[i + 1].
+export function buildLines(entries, runs, view) {
+  const tables = [];
+  const lines = [];
+  const many = entries.length > 1;
+  runs.forEach((run) => {
+    entries.forEach((entry, at) => {
+      const color = many && runs.length === 1 ? view.colors.runs[at % view.colors.runs.length] : run.color;
+      const dash = many && runs.length > 1 ? DASHES[at % DASHES.length] : [];
+      const built = oneMetric(entry, run, view, { color, dash, bands: !many, single: runs.length === 1 });
+      if (!built) return;
+      tables.push(built.table);
+      lines.push(...built.lines);
+    });
+  });
+  if (!tables.length) return { data: [[]], lines: [] };
+  return { data: tables.length === 1 ? tables[0] : uPlot.join(tables), lines };
+}
+
+function oneMetric(entry, run, view, style) {
+  const { series } = run;
+  const spread = entry.kind === "distribution" ? entry.stats : null;
+  const mean = series.column(spread ? spread.mean : entry.key);
+  if (!mean) return null;
+  const { rows, sparse, count } = presentRows(series.steps, mean, view.skipFirst);
+  if (!count) return null;
+  const scale = scaling(entry, run, view);
+  const take = (key) => {
+    const column = key && series.column(key);
+    return column ? pick(column, rows).map(scale) : null;
+  };
+  const x = pickX(xOf(series, view.x, run.startedAt), rows);
+  const raw = pick(mean, rows).map(scale);
+  const main = ema(raw, view.smooth);
+  const table = [x];
+  const lines = [];
+  const add = (values, line) => {
+    table.push(values);
+    lines.push({ run, entry, sparse, ...style, ...line });
+  };
+  if (spread && style.bands) addBands(add, spread, take, main, scale, view, style);
+  if (view.smooth) add(raw, { role: "raw" });
+  add(main, { role: "main", raw, x, std: spread ? take(spread.std) : null, low: spread ? take(spread.min) : null, high: spread ? take(spread.max) : null });
+  return { table, lines };
+}
+
+function scaling(entry, run, view) {
+  if (!view.normalise || !isNormalisable(entry, run.id)) return (value) => value;
+  const [low, high] = rangeOf(entry, run.id);
+  return (value) => (value == null ? null : (value - low) / (high - low));
+}
+
+function addBands(add, spread, take, main, scale, view, style) {
+  const smooth = (values) => (values ? ema(values, view.smooth) : null);
+  const low = smooth(take(spread.min));
+  const high = smooth(take(spread.max));
+  // Several min–max bands on top of each other say nothing; their numbers stay in the box under the cursor.
+  if (view.minmax && style.single && low && high) {
+    add(high, { role: "edge" });
+    add(low, { role: "edge", band: "minmax" });
+  }
+  // A standard deviation is a difference of two values, so it is scaled like one.
+  const std = take(spread.std);
+  if (!view.std || !std) return;
+  const zero = scale(0);
+  const wide = smooth(std.map((value) => (value == null ? null : value - zero)));
+  const within = (value, i) => (value == null ? null : Math.max(low?.[i] ?? -Infinity, Math.min(high?.[i] ?? Infinity, value)));
+  add(main.map((value, i) => within(value == null || wide[i] == null ? value : value + wide[i], i)), { role: "edge" });
+  add(main.map((value, i) => within(value == null || wide[i] == null ? value : value - wide[i], i)), { role: "edge", band: "std" });
+}

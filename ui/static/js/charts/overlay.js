@@ -1,0 +1,188 @@
+// What a chart shows besides its lines: declared ranges, attempts, gaps' lone points, values that are not finite,
+// values outside their range, and where each run stands.
+
+import { alpha } from "../core/theme.js";
+import { xOf, xOfStep } from "./maths.js";
+import { declaredRange, mains } from "./plot.js";
+
+const ratio = () => window.devicePixelRatio || 1;
+
+function clippedTo(u, paint) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top - 1, bbox.width + 1, bbox.height + 2);
+  ctx.clip();
+  paint(ctx, bbox, ratio());
+  ctx.restore();
+}
+
+export function drawUnder(u, chart) {
+  clippedTo(u, (ctx, box, px) => {
+    if (chart.view.range && !chart.log) rangeLines(u, chart, ctx, box, px);
+    attemptLines(u, chart, ctx, box, px);
+  });
+}
+
+function rangeLines(u, chart, ctx, box, px) {
+  ctx.strokeStyle = chart.view.colors.range;
+  ctx.lineWidth = px;
+  ctx.setLineDash([4 * px, 4 * px]);
+  for (const value of declaredRange(chart)) {
+    if (value == null) continue;
+    const y = Math.round(u.valToPos(value, "y", true)) + 0.5;
+    ctx.beginPath();
+    ctx.moveTo(box.left, y);
+    ctx.lineTo(box.left + box.width, y);
+    ctx.stroke();
+  }
+  ctx.setLineDash([]);
+}
+
+function attemptLines(u, chart, ctx, box, px) {
+  for (const run of new Set(chart.lines.map((line) => line.run))) {
+    const xs = xOf(run.series, chart.view.x, run.startedAt);
+    for (const attempt of run.series.attempts) {
+      if (attempt.attempt <= 1) continue;
+      const at = xOfStep(run.series, attempt.first_step, xs);
+      if (at == null) continue;
+      const x = Math.round(u.valToPos(at, "x", true)) + 0.5;
+      ctx.strokeStyle = alpha(run.color, 0.75);
+      ctx.lineWidth = px;
+      ctx.setLineDash([2 * px, 3 * px]);
+      ctx.beginPath();
+      ctx.moveTo(x, box.top);
+      ctx.lineTo(x, box.top + box.height);
+      ctx.stroke();
+      ctx.setLineDash([]);
+      ctx.fillStyle = chart.view.colors.muted;
+      ctx.font = `${9.5 * px}px ${chart.view.colors.font}`;
+      ctx.textBaseline = "top";
+      ctx.textAlign = "left";
+      ctx.fillText(`attempt ${attempt.attempt}`, x + 3 * px, box.top + 1 * px);
+    }
+  }
+}
+
+export function drawOver(u, chart) {
+  clippedTo(u, (ctx, box, px) => {
+    chart.outside = 0;
+    chart.lines.forEach((line, i) => {
+      if (line.role !== "main") return;
+      const faded = chart.view.dim && chart.view.dim !== line.run.id;
+      ctx.globalAlpha = faded ? 0.16 : 1;
+      lonePoints(u, line, u.data[i + 1], ctx, px);
+      if (chart.view.range && !chart.log) chart.outside += outsideMarks(u, chart, line, ctx, box, px);
+      nonfiniteMarks(u, chart, line, ctx, box, px);
+      ctx.globalAlpha = 1;
+    });
+  });
+  u.ctx.save();
+  chart.lines.forEach((line, i) => line.role === "main" && endPoint(u, chart, line, u.data[i + 1]));
+  u.ctx.restore();
+}
+
+// A value between two absent ones has no line to be on; sparse metrics show each of their points.
+function lonePoints(u, line, values, ctx, px) {
+  const xs = u.data[0];
+  const all = line.sparse && line.x.length < 250;
+  ctx.fillStyle = line.color;
+  const has = (i) => i >= 0 && i < values.length && values[i] != null;
+  for (let i = 0; i < values.length; i++) {
+    if (values[i] == null) continue;
+    let before = i - 1;
+    let after = i + 1;
+    while (before >= 0 && values[before] === undefined) before--;
+    while (after < values.length && values[after] === undefined) after++;
+    if (all || (!has(before) && !has(after))) dot(ctx, u.valToPos(xs[i], "x", true), u.valToPos(values[i], "y", true), 2.2 * px);
+  }
+}
+
+function dot(ctx, x, y, radius) {
+  ctx.beginPath();
+  ctx.arc(x, y, radius, 0, 7);
+  ctx.fill();
+}
+
+function triangle(ctx, x, y, size, up) {
+  const tip = up ? -size : size;
+  ctx.beginPath();
+  ctx.moveTo(x - size, y - tip);
+  ctx.lineTo(x + size, y - tip);
+  ctx.lineTo(x, y + tip);
+  ctx.fill();
+}
+
+// Up for +inf, down for -inf, a cross for nan: each at the edge of the chart, since it has no height.
+function nonfiniteMarks(u, chart, line, ctx, box, px) {
+  const { series } = line.run;
+  const key = line.entry.kind === "distribution" ? line.entry.stats.mean : line.entry.key;
+  const points = series.nonfinite.get(key) || [];
+  if (!points.length) return;
+  const xs = xOf(series, chart.view.x, line.run.startedAt);
+  ctx.fillStyle = ctx.strokeStyle = chart.view.colors.bad;
+  ctx.lineWidth = 1.8 * px;
+  for (const [step, kind] of points) {
+    const at = xOfStep(series, step, xs);
+    if (at == null) continue;
+    const x = u.valToPos(at, "x", true);
+    const size = 4 * px;
+    if (kind === "inf") triangle(ctx, x, box.top + 7 * px, size, true);
+    else if (kind === "-inf") triangle(ctx, x, box.top + box.height - 7 * px, size, false);
+    else cross(ctx, x, box.top + box.height - 7 * px, size);
+  }
+}
+
+function cross(ctx, x, y, size) {
+  ctx.beginPath();
+  ctx.moveTo(x - size, y - size);
+  ctx.lineTo(x + size, y + size);
+  ctx.moveTo(x + size, y - size);
+  ctx.lineTo(x - size, y + size);
+  ctx.stroke();
+}
+
+// A mean outside its declared range gets a ring; a minimum or maximum outside gets a tick on the line it passed.
+function outsideMarks(u, chart, line, ctx, box, px) {
+  const [low, high] = declaredRange(chart);
+  if (low == null && high == null) return 0;
+  let found = 0;
+  ctx.strokeStyle = ctx.fillStyle = chart.view.colors.warn;
+  ctx.lineWidth = 1.5 * px;
+  const eps = 1e-9 * Math.max(1, Math.abs(low ?? 0), Math.abs(high ?? 0));
+  for (let i = 0; i < line.x.length; i++) {
+    const x = () => u.valToPos(line.x[i], "x", true);
+    const value = line.raw[i];
+    if (value != null && ((low != null && value < low - eps) || (high != null && value > high + eps))) {
+      found++;
+      ctx.beginPath();
+      ctx.arc(x(), u.valToPos(value, "y", true), 3 * px, 0, 7);
+      ctx.stroke();
+      continue;
+    }
+    const below = low != null && line.low?.[i] != null && line.low[i] < low - eps;
+    const above = high != null && line.high?.[i] != null && line.high[i] > high + eps;
+    if (below || above) found++;
+    if (below) triangle(ctx, x(), u.valToPos(low, "y", true) + 4 * px, 2.4 * px, false);
+    if (above) triangle(ctx, x(), u.valToPos(high, "y", true) - 4 * px, 2.4 * px, true);
+  }
+  return found;
+}
+
+function endPoint(u, chart, line, values) {
+  let i = values.length - 1;
+  while (i >= 0 && values[i] == null) i--;
+  if (i < 0) return;
+  const { ctx, bbox } = u;
+  const px = ratio();
+  const x = u.valToPos(u.data[0][i], "x", true);
+  const y = u.valToPos(values[i], "y", true);
+  if (x < bbox.left || x > bbox.left + bbox.width + 1 || y < bbox.top - 1 || y > bbox.top + bbox.height + 1) return;
+  const weight = chart.view.dim && chart.view.dim !== line.run.id ? 0.16 : 1;
+  if (line.run.running) {
+    ctx.fillStyle = alpha(line.color, 0.2 * weight);
+    dot(ctx, x, y, 6.5 * px);
+  }
+  ctx.fillStyle = alpha(line.color, weight);
+  dot(ctx, x, y, 2.8 * px);
+}

@@ -1,0 +1,120 @@
+// What every page shares: the list of runs, which of them are looked at, their colours and their columns.
+
+import { getKept } from "./api.js";
+import { Catalog, Store } from "./store.js";
+import { RUN_COLORS, colors } from "./theme.js";
+import * as url from "./url.js";
+
+const LIST_MS = 8000;
+export const MOST_SHOWN = 10;
+export const isRunning = (row) => ["pending", "starting", "running"].includes(row.state);
+
+export class Session {
+  constructor() {
+    this.store = new Store();
+    this.catalog = new Catalog();
+    this.rows = [];
+    this.controls = { on: false, why: "" };
+    this.root = "";
+    this.listedAt = 0;
+  }
+
+  async list(force = false) {
+    if (!force && Date.now() - this.listedAt < LIST_MS) return false;
+    const found = await getKept("/runs");
+    this.listedAt = Date.now();
+    if (found === this.source) return false;
+    this.source = found;
+    this.rows = found.runs;
+    this.controls = found.controls;
+    this.root = found.root;
+    this.paint();
+    return true;
+  }
+
+  // The runs of the address; without any, the one that runs, else the newest.
+  choose() {
+    const known = new Set(this.rows.map((row) => row.id));
+    this.selected = url.list("runs").filter((id) => known.has(id)).slice(0, MOST_SHOWN);
+    const asked = url.get("run");
+    if (!this.selected.length) {
+      const first = known.has(asked) ? this.row(asked) : this.rows.find((row) => row.state === "running" && !row.archived) || this.rows.find((row) => !row.archived) || this.rows[0];
+      this.selected = first && url.get("runs") !== "none" ? [first.id] : [];
+    }
+    this.focus = known.has(asked) ? asked : this.selected[0] || this.rows[0]?.id || null;
+    this.paint();
+  }
+
+  // A run that is looked at takes the first free colour and keeps it; people may choose another one.
+  paint() {
+    const slots = url.recall("colors", {});
+    const taken = new Set(this.rows.filter((row) => row.color != null).map((row) => row.color));
+    for (const id of this.selected || []) if (slots[id] != null && this.row(id)?.color == null) taken.add(slots[id]);
+    const kept = {};
+    for (const id of this.selected || []) {
+      const row = this.row(id);
+      if (!row) continue;
+      if (row.color == null && slots[id] == null) {
+        slots[id] = [...Array(RUN_COLORS).keys()].find((slot) => !taken.has(slot)) ?? 0;
+        taken.add(slots[id]);
+      }
+      kept[id] = slots[id];
+    }
+    for (const row of this.rows) row.colorIndex = row.color ?? kept[row.id] ?? null;
+    url.remember("colors", kept);
+  }
+
+  row(id) {
+    return this.rows.find((row) => row.id === id);
+  }
+
+  view(id) {
+    const row = this.row(id);
+    return {
+      id,
+      row,
+      label: row.label || row.name,
+      color: colors().runs[row.colorIndex ?? 0],
+      running: isRunning(row),
+      startedAt: row.started_at || row.created_at,
+      series: this.store.run(id),
+    };
+  }
+
+  shown() {
+    return this.selected.filter((id) => this.row(id)).map((id) => this.view(id));
+  }
+
+  toggle(id) {
+    const on = this.selected.includes(id);
+    this.selected = on ? this.selected.filter((one) => one !== id) : [...this.selected, id].slice(-MOST_SHOWN);
+    this.focus = this.selected.includes(this.focus) ? this.focus : this.selected[0] || this.focus;
+    this.keep();
+  }
+
+  setFocus(id) {
+    this.focus = id;
+    if (!this.selected.includes(id)) this.selected = [id];
+    this.keep();
+  }
+
+  keep() {
+    this.paint();
+    url.set({ runs: this.selected.length ? this.selected : "none", run: this.focus !== this.selected[0] ? this.focus : null });
+  }
+
+  // One round: what is new in the given runs. True when one of them still runs.
+  async beat(ids) {
+    const listed = await this.list();
+    const changed = await this.store.poll(ids);
+    for (const id of ids) {
+      const row = this.row(id);
+      const series = this.store.run(id);
+      if (row && series.state && row.state !== series.state) this.listedAt = 0;
+      if (row && series.state) Object.assign(row, { state: series.state, last_step: Math.max(row.last_step || 0, series.lastStep) });
+    }
+    this.changed = changed;
+    this.listed = listed;
+    return ids.some((id) => this.row(id) && isRunning(this.row(id)));
+  }
+}

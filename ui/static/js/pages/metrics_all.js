@@ -1,0 +1,100 @@
+// The All view: sections in the order of the registry, groups inside them, one card a metric.
+
+import { button, clickable, fill, h, icon, iconButton } from "../core/dom.js";
+import { pretty } from "../core/format.js";
+import * as url from "../core/url.js";
+import { Panel } from "../charts/panel.js";
+import { empty } from "../parts/empty.js";
+import { matcher, ofEnvironment } from "./metrics_tools.js";
+
+export class AllView {
+  constructor(page) {
+    this.page = page;
+    this.collapsed = new Set(url.recall("collapsed", []));
+  }
+
+  async open() {
+    this.render();
+  }
+
+  tools() {
+    return [];
+  }
+
+  render() {
+    const { page } = this;
+    page.board.clear();
+    page.body.dataset.density = page.view.density;
+    const sections = this.sections();
+    fill(page.side.extra, sections.size > 1 ? this.index(sections) : null);
+    if (!page.session.selected.length) return fill(page.body, empty("No run selected", "Choose one or more runs at the left."));
+    if (!sections.size) return fill(page.body, page.session.catalog.metrics.length ? this.nothingFound() : empty("No metrics yet", "The first step of this run has not been logged. It appears here by itself."));
+    fill(page.body, [...sections].map(([name, groups]) => this.section(name, groups)));
+  }
+
+  nothingFound() {
+    return empty("No metric matches", "The filter is a regular expression over keys, names and sections.", button("Clear the filter", () => {
+      this.page.tools.querySelector(".search input").value = "";
+      this.page.search("");
+    }));
+  }
+
+  sections() {
+    const { view, session } = this.page;
+    const matches = matcher(view.search);
+    const names = session.rows.flatMap((row) => row.environments || []).map((one) => (typeof one === "string" ? one : one.name));
+    const sections = new Map();
+    for (const entry of session.catalog.metrics) {
+      if (!matches(entry) || !ofEnvironment(entry, view, names)) continue;
+      if (!sections.has(entry.section)) sections.set(entry.section, new Map());
+      const groups = sections.get(entry.section);
+      if (!groups.has(entry.group || "")) groups.set(entry.group || "", []);
+      groups.get(entry.group || "").push(entry);
+    }
+    return sections;
+  }
+
+  section(name, groups) {
+    const total = [...groups.values()].reduce((sum, entries) => sum + entries.length, 0);
+    const shut = this.collapsed.has(name) && !this.page.view.search;
+    const body = h("div", { class: "section-body", hidden: shut }, [...groups].map(([group, entries]) => [
+      group ? h("h3", { class: "group-name" }, pretty(group)) : null,
+      h("div", { class: "cards" }, entries.map((entry) => this.card(entry))),
+    ]));
+    const head = h("button", { type: "button", class: "section-head", "aria-expanded": String(!shut), onclick: () => this.collapse(name, element) }, icon("chevron"), h("h2", {}, pretty(name)), h("span", { class: "count" }, total));
+    const element = h("section", { class: "section", id: anchor(name), dataset: { name } }, head, body);
+    return element;
+  }
+
+  card(entry) {
+    const { page } = this;
+    const pin = iconButton("pin", "Add to the Custom view", () => page.views.custom.pin(entry));
+    return page.board.add(new Panel(page.board, [entry], { actions: [pin] })).element;
+  }
+
+  collapse(name, element) {
+    const body = element.querySelector(".section-body");
+    body.hidden = !body.hidden;
+    element.querySelector(".section-head").setAttribute("aria-expanded", String(!body.hidden));
+    if (body.hidden) this.collapsed.add(name);
+    else this.collapsed.delete(name);
+    url.remember("collapsed", [...this.collapsed]);
+  }
+
+  collapseAll() {
+    const open = [...this.page.body.querySelectorAll(".section")].filter((one) => !one.querySelector(".section-body").hidden);
+    const targets = open.length ? open : [...this.page.body.querySelectorAll(".section")];
+    for (const element of targets) this.collapse(element.dataset.name, element);
+  }
+
+  index(sections) {
+    const go = (name) => () => {
+      const element = document.getElementById(anchor(name));
+      if (element?.querySelector(".section-body").hidden) this.collapse(name, element);
+      element?.scrollIntoView({ behavior: "smooth", block: "start" });
+    };
+    return h("div", { class: "index" }, h("div", { class: "index-head" }, h("h2", {}, "Sections"), h("button", { type: "button", class: "index-all", onclick: () => this.collapseAll() }, "Collapse all")), [...sections].map(([name, groups]) => clickable(h("div", { class: "index-item", role: "link" }, h("span", {}, pretty(name)), h("span", { class: "count" }, [...groups.values()].reduce((sum, entries) => sum + entries.length, 0))), go(name))));
+  }
+}
+
+const anchor = (name) => `section-${encodeURIComponent(name)}`;
