@@ -1,0 +1,179 @@
+"""The embedded policy: a character-level Llama of about three million parameters, built here in half a minute.
+
+It is warmed up, briefly, on the environments' own worked examples. What is wrong or missing in those is left to
+reinforcement learning. The same settings and seed give the same weights on the same kind of machine.
+"""
+
+import hashlib
+import inspect
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.model_cache import BadPolicy
+from environments.loader import load
+
+log = logging.getLogger(__name__)
+
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
+IGNORED = -100
+"""Label of a token that the warm-up does not learn from: the prompt and the padding."""
+
+RECIPE: dict[str, Any] = {
+    "model": {
+        "hidden_size": 256,
+        "intermediate_size": 672,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 512,
+    },
+    "steps": 90,
+    "examples_per_step": 64,
+    "matrix_rate": 0.02,
+    "other_rate": 3e-3,
+    "rising_steps": 5,
+    "falling_share": 0.5,
+}
+
+Chosen = Sequence[tuple[str, dict[str, Any]]]
+
+
+def key(environments: Chosen, seed: int) -> str:
+    """Changes with everything that the weights depend on, the code included."""
+    import torch
+    import transformers
+
+    sources = [inspect.getsource(sys.modules[__name__])]
+    sources += [inspect.getsource(inspect.getmodule(type(load(*chosen)))) for chosen in environments]  # type: ignore[arg-type]
+    depends = [RECIPE, list(environments), seed, sources, torch.__version__, transformers.__version__]
+    content = json.dumps(depends, sort_keys=True, default=str)
+    return f"embedded-{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}"
+
+
+def build(folder: Path, environments: Chosen, seed: int) -> None:
+    """Write the warmed-up model and its tokenizer."""
+    import torch
+
+    tokenizer = make_tokenizer()
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.set_num_threads(1)  # the order of additions, and so the weights, depends on their number
+        try:
+            torch.manual_seed(seed)
+            model = make_model(tokenizer)
+            warm_up(model, tokenizer, worked_examples(environments, seed))
+        finally:
+            torch.set_num_threads(threads)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def make_tokenizer() -> Any:
+    """One token a character of printable ASCII."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: number for number, token in enumerate([PAD, BOS, EOS, UNKNOWN, *CHARACTERS])}
+    characters = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    characters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    characters.decoder = decoders.Fuse()
+    characters.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=characters,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        model_max_length=RECIPE["model"]["max_position_embeddings"],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def make_model(tokenizer: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        **RECIPE["model"],
+        vocab_size=len(tokenizer),
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    return LlamaForCausalLM(config)
+
+
+def worked_examples(environments: Chosen, seed: int) -> Iterator[tuple[str, str]]:
+    """The environments' examples, in turn."""
+    streams = [load(*chosen).worked_examples(seed) for chosen in environments]
+    while True:
+        for stream in streams:
+            yield next(stream)
+
+
+def warm_up(model: Any, tokenizer: Any, examples: Iterator[tuple[str, str]]) -> None:
+    """A few steps of supervised learning: momentum with orthogonal updates for matrices, Adam for the rest."""
+    import torch
+
+    from app.orthogonal import OrthogonalMomentum
+
+    hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
+    chosen = {id(weight) for weight in hidden}
+    others = [weight for weight in model.parameters() if id(weight) not in chosen]
+    optimizers = [
+        OrthogonalMomentum(hidden, lr=RECIPE["matrix_rate"]),
+        torch.optim.AdamW(others, lr=RECIPE["other_rate"], weight_decay=0.0, betas=(0.9, 0.95)),
+    ]
+    schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, _rate) for optimizer in optimizers]
+    started = time.monotonic()
+    for step in range(1, RECIPE["steps"] + 1):
+        loss = _loss(model, tokenizer, [next(examples) for _ in range(RECIPE["examples_per_step"])])
+        model.zero_grad()
+        loss.backward()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+        if step % 10 == 0:
+            spent_s = time.monotonic() - started
+            log.info("warming up the policy: step %d of %d, loss %.3f, %.0f s", step, RECIPE["steps"], loss, spent_s)
+
+
+def _rate(step: int) -> float:
+    """Share of the full learning rate: a short rise, then constant, then falling to nearly nothing."""
+    rising = min(1.0, (step + 1) / RECIPE["rising_steps"])
+    falling = (1 - step / RECIPE["steps"]) / RECIPE["falling_share"] + 0.02
+    return rising * min(1.0, falling)
+
+
+def _loss(model: Any, tokenizer: Any, examples: Sequence[tuple[str, str]]) -> Any:
+    """Mean cross-entropy of the completions' tokens, the end token included."""
+    import torch
+
+    rows = [_ids(tokenizer, *example) for example in examples]
+    longest = max(len(ids) for ids, _ in rows)
+    ids = torch.tensor([ids + [tokenizer.pad_token_id] * (longest - len(ids)) for ids, _ in rows])
+    labels = torch.tensor([labels + [IGNORED] * (longest - len(labels)) for _, labels in rows])
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+
+
+def _ids(tokenizer: Any, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+    """Ids of a worked example, and its labels."""
+    asked = tokenizer.encode(prompt, split_special_tokens=True)
+    told = tokenizer.encode(completion, split_special_tokens=True, add_special_tokens=False)
+    if tokenizer.unk_token_id in asked + told or len(asked) + len(told) >= tokenizer.model_max_length:
+        raise BadPolicy(
+            f"the embedded policy cannot learn the worked example {prompt!r} -> {completion!r}: it knows printable "
+            f"ASCII only and fewer than {tokenizer.model_max_length} characters; change the example or the model"
+        )
+    told.append(tokenizer.eos_token_id)
+    return asked + told, [IGNORED] * len(asked) + told

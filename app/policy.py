@@ -1,0 +1,170 @@
+"""Where the policy comes from, and how it is asked.
+
+A policy is built here, unpacked from a Python package, a local folder, or a model of the hub. Whatever the source, it
+ends as a folder in Hugging Face format that the engine and the trainer both load.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from app import embedded, smollm2
+from app.model_cache import BadPolicy, cached
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+"""What is fetched from the hub: no pickles and no code."""
+
+Prompt = str | list[dict[str, str]]
+
+
+class EnvironmentChoice(Protocol):
+    """What the embedded policy must know of an environment; an entry of the config has it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kwargs(self) -> Any: ...
+
+
+def prepare(model: str, environments: Sequence[EnvironmentChoice], seed: int) -> Path:
+    """The folder of the policy: "embedded", "smollm2", a local folder, or a model of the hub by its name."""
+    if model == "embedded":
+        chosen = [(entry.name, dict(entry.kwargs)) for entry in environments]
+        return cached(embedded.key(chosen, seed), lambda folder: embedded.build(folder, chosen, seed))
+    if model == "smollm2":
+        return cached(smollm2.key(), smollm2.build)
+    folder = Path(model).expanduser()
+    if folder.exists() or model.startswith(("/", ".", "~")) or model.count("/") != 1:
+        return checked_folder(folder)
+    return _from_hub(model)
+
+
+def checked_folder(folder: Path) -> Path:
+    """The folder, if it holds a model that can be loaded without running foreign code."""
+    if not folder.is_dir():
+        raise BadPolicy(
+            f"model {str(folder)!r}: there is no such folder; wanted 'embedded', 'smollm2', a folder in Hugging "
+            "Face format, or a name of the model hub like 'owner/model'"
+        )
+    files = {path.name for path in folder.iterdir()}
+    lacking = [] if "config.json" in files else ["config.json"]
+    if not files & set(TOKENIZER_FILES):
+        lacking.append(f"a tokenizer ({' or '.join(TOKENIZER_FILES)})")
+    if not any(name.endswith(".safetensors") for name in files):
+        lacking.append("weights (*.safetensors)")
+    if lacking:
+        raise BadPolicy(
+            f"model {str(folder)!r}: the folder lacks {', '.join(lacking)}; save the model and its tokenizer there "
+            "with save_pretrained()"
+        )
+    return folder.absolute()
+
+
+def _from_hub(name: str) -> Path:
+    """A model of the hub, from its local cache, or fetched unless HF_HUB_OFFLINE says not to."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return checked_folder(Path(snapshot_download(name, allow_patterns=HUB_FILES)))
+    except LocalEntryNotFoundError as error:
+        raise BadPolicy(
+            f"model {name!r} is not in the local cache of the model hub and could not be fetched (HF_HUB_OFFLINE set, "
+            "or no connection); fetch it once where there is a connection, or give a local folder"
+        ) from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise BadPolicy(f"model {name!r} cannot be had from the model hub: {error}") from error
+
+
+def tokenizer(path: str | Path) -> Any:
+    """The tokenizer of a policy's folder."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise BadPolicy(f"model {str(path)!r}: its tokenizer cannot be loaded: {error}") from error
+
+
+def end_token_ids(tokenizer: Any, path: str | Path) -> tuple[int, ...]:
+    """Every token that ends a turn: the tokenizer's, and those of the model's generation config."""
+    from transformers import GenerationConfig
+
+    ends = {tokenizer.eos_token_id}
+    if (Path(path) / "generation_config.json").is_file():
+        listed = GenerationConfig.from_pretrained(path).eos_token_id
+        ends |= set(listed if isinstance(listed, list) else [listed])
+    return tuple(sorted(ends - {None}))
+
+
+def render(tokenizer: Any, prompt: Prompt) -> list[int]:
+    """The ids of a prompt. Text of the prompt never becomes a control token, which could forge a turn.
+
+    With a chat template, a text is one user message. Without one, it is the text after whatever the tokenizer
+    begins a text with.
+    """
+    if tokenizer.chat_template is None:
+        return _plain_ids(tokenizer, prompt)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    harmless = [message | {"content": "x"} for message in messages]
+    wanted = _num_control(tokenizer, _template_ids(tokenizer, harmless))
+    ids = _template_ids(tokenizer, messages)
+    if _num_control(tokenizer, ids) != wanted:
+        ids = _piecewise_ids(tokenizer, messages)
+    if _num_control(tokenizer, ids) != wanted:
+        raise BadPolicy(f"prompt {_short(messages)} holds text that this tokenizer can only read as control tokens")
+    return ids
+
+
+def _plain_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
+    if not isinstance(prompt, str):
+        raise BadPolicy(
+            f"prompt {_short(prompt)} is a list of messages, but the model has no chat template; "
+            "use an environment with text prompts, or a model with a chat template"
+        )
+    ids = tokenizer.encode(prompt, split_special_tokens=True)
+    if _num_control(tokenizer, ids) != _num_control(tokenizer, tokenizer.encode("")):
+        raise BadPolicy(f"prompt {_short(prompt)} holds text that this tokenizer can only read as control tokens")
+    return ids
+
+
+def _template_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    return tokenizer.encode(_template_text(tokenizer, messages), add_special_tokens=False)
+
+
+def _template_text(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except TemplateError as error:
+        raise BadPolicy(f"prompt {_short(messages)} does not fit the model's chat template: {error}") from error
+
+
+def _piecewise_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    """Encode the template's own text and the messages' texts apart, so that only the former has control tokens."""
+    marks = [f"\ue000{index}\ue001" for index in range(len(messages))]
+    text = _template_text(
+        tokenizer, [message | {"content": mark} for message, mark in zip(messages, marks, strict=True)]
+    )
+    ids: list[int] = []
+    for message, mark in zip(messages, marks, strict=True):
+        before, found, text = text.partition(mark)
+        if not found or mark in text:
+            raise BadPolicy(f"prompt {_short(messages)}: the chat template drops, moves or repeats a message")
+        ids += tokenizer.encode(before, add_special_tokens=False)
+        ids += tokenizer.encode(message["content"], add_special_tokens=False, split_special_tokens=True)
+    return ids + tokenizer.encode(text, add_special_tokens=False)
+
+
+def _num_control(tokenizer: Any, ids: Sequence[int]) -> int:
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    control = (special | set(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
+    return sum(number in control for number in ids)
+
+
+def _short(prompt: Prompt) -> str:
+    text = repr(prompt)
+    return text if len(text) <= 120 else text[:119] + "…"
