@@ -89,7 +89,7 @@ def start(
         "attempt": attempt, "resume_step": resume_step, "config": dict(config), "environments": [dict(one) for one in environments],
         "num_slots": num_slots,
     }  # fmt: skip
-    remote = ray.remote(MetricsActor).options(
+    remote: Any = ray.remote(MetricsActor).options(
         name=name, namespace=namespace, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=64
     )
     handle = remote.remote(str(run_dir), dict(wandb) if wandb else None, settings)

@@ -82,7 +82,7 @@ def of_built_in(key: str, metric: Metric) -> tuple[str, str, Metric, tuple[str, 
     for candidate in metric.stats:
         if key.endswith(f"_{candidate}") and (key == f"{metric.key}_{candidate}" or "<" in metric.key):
             base, stat = key.removesuffix(f"_{candidate}"), candidate
-    subject = None
+    subject: tuple[str, str | None] | None = None
     if metric.key in ("reward", "generated/reward"):
         subject = ("reward", None)
     elif metric.key == "reward/<env>/reward":

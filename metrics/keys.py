@@ -73,7 +73,7 @@ def float_of(key: str, value: float) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise TypeError(f"metric {key!r} = an integer of {value.bit_length()} bits; log a float") from error  # type: ignore[union-attr]
+        raise TypeError(f"metric {key!r}: the integer is too large for a float; log its logarithm") from error
 
 
 def described(value: Any) -> str:

@@ -30,7 +30,7 @@ class Column:
         return by_size(self.values, self.groups)
 
 
-def by_size(values: Floats, groups: Ints) -> Iterator[Floats]:
+def by_size(values: NDArray[Any], groups: Ints) -> Iterator[NDArray[Any]]:
     if not len(values):
         return
     starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
@@ -54,6 +54,28 @@ def statistics(column: Column) -> dict[str, float]:
     if column.num_nonfinite:
         result["nonfinite_count"] = float(column.num_nonfinite)
     return result
+
+
+def block_statistics(values: Floats, groups: Ints) -> list[dict[str, float]]:
+    """`statistics` and gini_mean of each row of a matrix of finite values over the same samples, all rows at once."""
+    count = values.shape[1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = values.mean(axis=1)
+        found = {
+            "mean": mean,
+            "min": values.min(axis=1),
+            "max": values.max(axis=1),
+            "count": np.full(len(values), count),
+        }
+        if count > 1:
+            found["std"] = np.sqrt(np.square(values - mean[:, None]).sum(axis=1) / (count - 1))
+    ginis = [
+        gini_rows(values[:, places].reshape(-1, places.shape[1])).reshape(len(values), -1)
+        for places in by_size(np.arange(count), groups)
+    ]
+    found["gini_mean"] = np.concatenate(ginis, axis=1).mean(axis=1)
+    columns = {name: column.tolist() for name, column in found.items()}
+    return [{name: float(column[i]) for name, column in columns.items()} for i in range(len(values))]
 
 
 def gini(values: Sequence[Any]) -> float | None:

@@ -5,6 +5,7 @@ whatever the order of arrival or the split into messages was.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -44,8 +45,21 @@ def arranged(samples: pl.DataFrame) -> pl.DataFrame:
         pl.col(name).cast(kind) if name in samples.columns else pl.lit(None, dtype=kind).alias(name)
         for name, kind in DTYPES.items()
     ]
-    rows = samples.select(*columns, pairs(samples)).filter(pl.col("outcome").is_in(BINS))
-    return rows.sort("group_id", "sample_id", maintain_order=True)
+    rows = kept(samples.select(*columns, pairs(samples)), pl.col("outcome").is_in(BINS))
+    return rows if is_arranged(rows) else rows.sort("group_id", "sample_id", maintain_order=True)
+
+
+def kept(rows: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
+    """The rows that meet the condition; the same frame when all do, since lists are dear to copy."""
+    mask = rows.select(condition.fill_null(False))[:, 0]
+    return rows if mask.all() else rows.filter(mask)
+
+
+def is_arranged(rows: pl.DataFrame) -> bool:
+    if rows["group_id"].null_count() or rows["sample_id"].null_count():
+        return False
+    groups, samples = np.diff(rows["group_id"].to_numpy()), np.diff(rows["sample_id"].to_numpy())
+    return bool(((groups > 0) | ((groups == 0) & (samples >= 0))).all())
 
 
 def pairs(samples: pl.DataFrame) -> pl.Expr:
@@ -89,7 +103,8 @@ class Population:
         return self.known[name]
 
     def where(self, condition: pl.Expr) -> "Population":
-        return Population(self.rows.filter(condition))
+        rows = kept(self.rows, condition)
+        return self if rows is self.rows else Population(rows)
 
     def of(self, *outcomes: Outcome) -> "Population":
         return self.where(pl.col("outcome").is_in([str(outcome) for outcome in outcomes]))
@@ -107,24 +122,35 @@ class Population:
         column = self.rows[name].drop_nulls()
         return int(column.cast(pl.Int128).sum()) if len(column) else 0
 
-    def sample_metrics(self) -> Iterator[tuple[str, Column]]:
-        """Each of the environment's own numbers, over the samples that have it, by name."""
+    def blocks(self) -> Iterator["Block"]:
+        """The environment's own numbers, over the samples that have them; names of the same samples share a block."""
         lists = self.rows["sample_metrics"].fill_null([])
         flat = lists.explode(empty_as_null=False) if len(lists) else lists
-        if not len(flat):
+        flat_rows = (
+            np.repeat(np.arange(len(lists)), lists.list.len().to_numpy()) if len(flat) else np.empty(0, np.int64)
+        )
+        present = flat.struct.field("value").is_not_null() if len(flat) else pl.Series([], dtype=pl.Boolean)
+        if not present.any():
             return
-        rows = np.repeat(np.arange(len(lists)), lists.list.len().to_numpy())
-        keys, values = flat.struct.field("key"), flat.struct.field("value")
-        present = values.is_not_null().to_numpy()
-        names, codes = coded(keys)
-        numbers = values.fill_null(0.0).to_numpy()
+        names, codes = coded(flat.struct.field("key").filter(present))
+        values, rows = flat.struct.field("value").filter(present).to_numpy(), flat_rows[present.to_numpy()]
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
-        for code, name in enumerate(names):
-            mine = order[bounds[code] : bounds[code + 1]]
-            mine = mine[present[mine]]
-            if len(mine):
-                yield name, finite_column(numbers[mine], self.groups[rows[mine]])
+        together: dict[bytes, list[int]] = {}
+        for code in range(len(names)):
+            together.setdefault(rows[order[bounds[code] : bounds[code + 1]]].tobytes(), []).append(code)
+        for members in together.values():
+            places = np.stack([order[bounds[code] : bounds[code + 1]] for code in members])
+            yield Block([names[code] for code in members], values[places], self.groups[rows[places[0]]])
+
+
+@dataclass(frozen=True)
+class Block:
+    """Several columns over the same samples: values[i] belongs to names[i]."""
+
+    names: list[str]
+    values: Floats
+    groups: Ints
 
 
 def coded(keys: pl.Series) -> tuple[list[str], NDArray[np.uint16]]:

@@ -131,7 +131,7 @@ def first_row_of(folder: Path, step: int | None) -> int | None:
     for frame in read(folder, lambda s: s.steps[1] >= step).frames:
         row = frame.filter(pl.col("step") >= step)["row"].min()
         if row is not None:
-            places.append(int(row))  # type: ignore[call-overload]
+            places.append(int(row))  # type: ignore[arg-type]
     return min(places, default=None)
 
 
@@ -225,7 +225,8 @@ def late_values(rows: pl.DataFrame, mark: int | None) -> dict[str, list[list[Any
 def checks(run_dir: Path) -> list[dict[str, Any]]:
     """Each self-check that ever failed: its newest line, whether it is ok by now, and how often and where it failed."""
     by_name: dict[str, dict[str, Any]] = {}
-    for item in read_lines(Path(run_dir) / FOLDER / CHECKS).items:
+    lines = read_lines(Path(run_dir) / FOLDER / CHECKS).items
+    for item in {(line["attempt"], line["step"], line["check"], line["ok"]): line for line in lines}.values():
         entry = by_name.setdefault(item["check"], {"failures": 0, "first_failed_step": None, "last_failed_step": None})
         if not item["ok"]:
             entry["failures"] += 1

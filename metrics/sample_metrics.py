@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
-from metrics.numbers import Column, gini_mean, group_std_mean, max_median_ratio_mean, statistics
-from metrics.population import Population
+from metrics.numbers import Column, block_statistics, gini_mean, group_std_mean, max_median_ratio_mean, statistics
+from metrics.population import Population, finite_column
 from metrics.registry import NO_SAMPLE, STATS, Metric, metric
 
 TRAINED = "trained samples of the step"
@@ -213,10 +214,17 @@ def scored() -> pl.Expr:
 
 def custom_statistics(samples: Population) -> dict[str, dict[str, float]]:
     """Statistics of each of the environment's own numbers, by name."""
-    return {name: with_gini(column) for name, column in samples.sample_metrics()}
+    found: dict[str, dict[str, float]] = {}
+    for block in samples.blocks():
+        good = np.isfinite(block.values).all(axis=1)
+        names = np.array(block.names, dtype=object)
+        if good.any():
+            found |= dict(zip(names[good], block_statistics(block.values[good], block.groups), strict=True))
+        for name, values in zip(names[~good], block.values[~good], strict=True):
+            found[name] = with_gini(finite_column(values, block.groups))
+    return dict(sorted(found.items()))
 
 
 def with_gini(column: Column) -> dict[str, float]:
-    found = statistics(column)
     value = gini_mean(column)
-    return found if value is None else found | {"gini_mean": value}
+    return statistics(column) | ({} if value is None else {"gini_mean": value})

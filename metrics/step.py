@@ -1,5 +1,7 @@
 """The numbers of a step, from its rows: one pure function of polars frames. No Ray, no torch, no files."""
 
+from dataclasses import dataclass
+
 import polars as pl
 
 import metrics.trainer_metrics  # noqa: F401 - enters its definitions
@@ -17,6 +19,15 @@ MAX_SAMPLE_METRICS = 1_000
 """Names of sample metrics in one step, over all environments. More is a mistake, and would drown every other chart."""
 
 
+@dataclass(frozen=True)
+class StepNumbers:
+    """The values of a step; the names of its sample metrics by environment; what had to be left out, in words."""
+
+    values: dict[str, float]
+    sample_metrics: dict[str, list[str]]
+    left_out: list[str]
+
+
 def step_metrics(
     samples: pl.DataFrame, spans: pl.DataFrame, *, num_slots: int | None = None, previous_end_s: float | None = None
 ) -> dict[str, float]:
@@ -25,17 +36,28 @@ def step_metrics(
     `samples` are the rows of the step, discarded ones included. `previous_end_s` is when the previous step ended; without
     it the start of the `step` span is taken. Without `num_slots` the shares of the inference slots' time are left out.
     """
-    rows = arranged(samples)
-    timeline = spans_of(spans)
-    found = sample_numbers(rows) | timings(timeline, previous_end_s)
-    if num_slots is not None:
-        found |= slot_shares(rows, window(timeline, previous_end_s), num_slots)
-    return found | throughput(found, rows)
+    return step_numbers(arranged(samples), spans, num_slots=num_slots, previous_end_s=previous_end_s).values
 
 
-def sample_numbers(rows: pl.DataFrame) -> dict[str, float]:
+def step_numbers(
+    rows: pl.DataFrame, spans: pl.DataFrame, *, num_slots: int | None, previous_end_s: float | None
+) -> StepNumbers:
+    """`step_metrics` of rows that are arranged, with what is known about the sample metrics."""
     everything = Population(rows)
     trained = everything.of(Outcome.TRAINED)
+    own, names, left_out = own_metrics(trained)
+    timeline = spans_of(spans)
+    values = row_values(everything, trained) | own | timings(timeline, previous_end_s)
+    if num_slots is not None:
+        values |= slot_shares(rows, window(timeline, previous_end_s), num_slots)
+    seconds = values.get("timing_step_total", 0.0)
+    if seconds > 0:
+        values["throughput/samples_per_s"] = len(trained) / seconds
+    return StepNumbers(values, names, left_out)
+
+
+def row_values(everything: Population, trained: Population) -> dict[str, float]:
+    """The built-in numbers of a step's samples."""
     found: dict[str, float] = {}
     measure(found, defined_by("samples"), trained)
     measure(found, defined_by("samples", "generated/"), everything.where(scored()), "generated/")
@@ -43,7 +65,6 @@ def sample_numbers(rows: pl.DataFrame) -> dict[str, float]:
     for name, part in trained.environments():
         measure(found, per_environment, part, f"reward/{name}/")
     measure(found, defined_by("discards"), Discards(everything))
-    found |= own_metrics(trained)[0]
     found["tokens/generated"] = float(everything.total("completion_tokens"))
     found["tokens/prompt"] = float(everything.total("prompt_tokens"))
     return found
@@ -104,10 +125,3 @@ def name_problem(name: str, environment: str) -> str | None:
 
 def flat(by_key: dict[str, dict[str, float]]) -> dict[str, float]:
     return {f"{key}_{stat}": number for key, stats in by_key.items() for stat, number in stats.items()}
-
-
-def throughput(found: dict[str, float], rows: pl.DataFrame) -> dict[str, float]:
-    """Trained samples a second. Trained tokens a second needs the trainer's count and is added where that is known."""
-    seconds = found.get("timing_step_total", 0.0)
-    trained = rows.filter(pl.col("outcome") == Outcome.TRAINED).height
-    return {"throughput/samples_per_s": trained / seconds} if seconds > 0 else {}

@@ -1,0 +1,107 @@
+"""docs/metrics.md, written from the registry: what each metric is, over which rows, and when it is absent."""
+
+import metrics.step  # noqa: F401 - enters every definition
+from metrics import checks
+from metrics.evals import OF as EVAL_POPULATION  # noqa: F401 - enters the eval definitions
+from metrics.registry import METRICS, Metric
+from metrics.sample_metrics import SAMPLE_METRIC, SAMPLE_METRIC_OF_ENV
+from metrics.schema import SAMPLES, SPANS, meaning
+
+HEAD = """# Metrics
+
+Written by `python -m metrics docs` from the definitions in `metrics/`; a test fails when it is out of date.
+
+A key with slashes is `section/group/name`. A name in angle brackets stands for one that a run has. `_{mean,std,…}` is one
+key for each word: `count` is the number of values, `nonfinite_count` (only when there are some) the number of values that
+are not finite and left the statistics. **Absent is not zero**: a key that was not measured at a step has no point there.
+
+Besides these, a run has the keys that its trainer backend returns from `train_step()`, under their own names.
+"""
+ORDER = (
+    "General",
+    "Reward",
+    "Advantage",
+    "Sample metrics",
+    "<env>",
+    "reward",
+    "Rollouts",
+    "generated",
+    "Discarded",
+    "ledger",
+    "Timeline",
+    "eval",
+)
+
+
+def page() -> str:
+    every = [*METRICS.values(), SAMPLE_METRIC, SAMPLE_METRIC_OF_ENV]
+    sections = sorted(
+        {m.section for m in every}, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name)
+    )
+    parts = [
+        HEAD,
+        *[section_text(name, [m for m in every if m.section == name]) for name in sections],
+        checks_text(),
+        tables_text(),
+    ]
+    return "\n".join(parts)
+
+
+def section_text(name: str, metrics: list[Metric]) -> str:
+    rows = [
+        f"| {shown_key(m)} | {cell(m.definition)}{remarks(m)} | {cell(m.unit)} | {cell(m.population)} | {cell(m.reduction)} | {cell(m.absent_when)} |"
+        for m in metrics
+    ]
+    head = ["| key | definition | unit | over | reduction | absent when |", "|---|---|---|---|---|---|"]
+    return "\n".join([f"## {cell(name)}", "", *head, *rows, ""])
+
+
+def shown_key(metric: Metric) -> str:
+    return f"`{metric.key}_{{{','.join(metric.stats)}}}`" if metric.stats else f"`{metric.key}`"
+
+
+def remarks(metric: Metric) -> str:
+    if metric.healthy is None:
+        return ""
+    low, high = metric.healthy
+    words = f"at least {low:g}" if high is None else f"at most {high:g}" if low is None else f"{low:g} to {high:g}"
+    return f" Usual: {words}."
+
+
+def checks_text() -> str:
+    rows = [
+        f"| `{function.__name__}` | {cell(' '.join((function.__doc__ or '').split()))} |" for function in checks.CHECKS
+    ]
+    return "\n".join(
+        [
+            "## Self-checks",
+            "",
+            "Run at every step; a failure is shown with its value, its threshold and a likely cause.",
+            "",
+            "| check | what must hold |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def tables_text() -> str:
+    lines = [
+        "## Stored rows",
+        "",
+        "`metrics/store.py` describes the files. Each table also has `attempt` and `row`.",
+        "",
+    ]
+    for name, schema in (("samples (and evals)", SAMPLES), ("spans", SPANS)):
+        lines += [f"### {name}", "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"| `{field.name}` | {field.type}{'' if not field.nullable else ', may be absent'} | {cell(meaning(field))} |"
+            for field in schema
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")

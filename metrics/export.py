@@ -1,0 +1,92 @@
+"""A run's tables as one file: CSV, Parquet or JSON. Absent, zero and not finite stay three different things in each.
+
+CSV: absent is an empty cell, else `nan`, `inf`, `-inf`. Parquet: absent is null. JSON is strict (any parser reads it):
+absent is null, and a value that is not finite is null too and listed by step under `nonfinite`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import polars as pl
+
+from metrics.read import samples, series, spans
+
+FORMATS = ("csv", "parquet", "json")
+TABLES = ("series", "samples", "evals", "spans")
+EVERYTHING = 2**62
+
+
+def export(run_dir: Path, table: str, kind: str, target: Path) -> int:
+    """Write the table to the target; returns the number of rows."""
+    if table == "series" and kind == "json":
+        found = everything(run_dir)
+        target.write_bytes(
+            orjson.dumps({name: found[name] for name in ("steps", "times", "columns", "nonfinite", "attempts")})
+        )
+        return len(found["steps"])
+    frame = wide(run_dir) if table == "series" else rows_of(run_dir, table)
+    if kind == "csv":
+        flat_texts(frame).write_csv(target)
+    elif kind == "parquet":
+        frame.write_parquet(target)
+    else:
+        target.write_bytes(
+            b"".join(orjson.dumps(strict(row), option=orjson.OPT_APPEND_NEWLINE) for row in frame.iter_rows(named=True))
+        )
+    return len(frame)
+
+
+def everything(run_dir: Path) -> dict[str, Any]:
+    return series(run_dir, max_points=EVERYTHING)
+
+
+def wide(run_dir: Path) -> pl.DataFrame:
+    """One row a step, one column a key; NaN and infinities in their places."""
+    found = everything(run_dir)
+    place = {step: row for row, step in enumerate(found["steps"])}
+    columns = {}
+    for key, column in sorted(found["columns"].items()):
+        values = list(column)
+        for step, name in found["nonfinite"].get(key, ()):
+            values[place[step]] = float(name)
+        columns[key] = pl.Series(values, dtype=pl.Float64)
+    return pl.DataFrame(
+        {
+            "step": pl.Series(found["steps"], dtype=pl.Int64),
+            "time": pl.Series(found["times"], dtype=pl.Float64),
+            **columns,
+        }
+    )
+
+
+def rows_of(run_dir: Path, table: str) -> pl.DataFrame:
+    if table == "spans":
+        return spans(run_dir, -EVERYTHING, EVERYTHING)
+    return samples(run_dir, outcome="eval" if table == "evals" else None, limit=None)[0]
+
+
+def flat_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Lists and maps as JSON text: a CSV cell holds one value."""
+    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
+    texts = [
+        pl.Series(
+            name,
+            [None if v is None else orjson.dumps(strict(v)).decode() for v in frame[name].to_list()],
+            dtype=pl.String,
+        )
+        for name in nested
+    ]
+    return frame.with_columns(texts)
+
+
+def strict(value: Any) -> Any:
+    """The value with `nan`, `inf` and `-inf` as {"nonfinite": …}, which no text and no number can be mistaken for."""
+    if isinstance(value, float) and not np.isfinite(value):
+        return {"nonfinite": str(value)}
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [strict(item) for item in value]
+    return value
