@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.config import Config, from_dict
@@ -25,6 +25,8 @@ from app.loss import (
     total,
 )
 
+# The same cases every time, and a busy machine is no failure.
+PROPERTY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=80)
 torch.set_num_threads(1)
 
 NOW = [0.5, 0.25, 0.8]
@@ -200,6 +202,11 @@ def test_kl_estimators(estimator, expected):
 def test_kl_divergence_inference_is_measured_at_the_start_of_the_step():
     moved = one_sample(logprobs=logs([0.1, 0.1, 0.1]).requires_grad_(), prox_logprobs=logs(NOW))
     assert run(moved, config())[2]["kl_divergence_inference"] == pytest.approx(0.166667, abs=5e-7)
+
+
+def test_kl_divergence_inference_is_of_the_engine_from_the_trainer():
+    tokens = one_sample(prox_logprobs=logs([0.5] * 3), rollout_logprobs=logs([0.25] * 3))
+    assert run(tokens, config())[2]["kl_divergence_inference"] == pytest.approx(1 - math.log(2))
 
 
 def test_entropy_of_two_symbols():
@@ -447,7 +454,7 @@ def optimise(samples: list[dict], cut: list[list[int]], padding: int, settings: 
     return loss, gradient.tolist(), total(parts)
 
 
-@settings(deadline=None, max_examples=150)
+@PROPERTY
 @given(batches(), loss_configs())
 def test_every_combination_agrees_with_plain_loops(samples, settings):
     loss, _, sums = optimise(samples, [list(range(len(samples)))], 0, settings)
@@ -461,7 +468,7 @@ def test_every_combination_agrees_with_plain_loops(samples, settings):
     assert sum(factor * metrics.get(key, 0.0) for key, factor in parts.items()) == pytest.approx(loss, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=150)
+@PROPERTY
 @given(batches(), loss_configs(), st.randoms(use_true_random=False), st.integers(1, 4), st.integers(0, 3))
 def test_microbatches_packing_order_padding_and_ranks_change_nothing(samples, settings, random, pieces, padding):
     order = list(range(len(samples)))
@@ -576,6 +583,21 @@ def test_a_token_without_rollout_logprob_trains_as_if_on_policy():
     tokens = one_sample(rollout_logprobs=rollout)
     assert run(tokens, config(use_tis=True))[1] == pytest.approx([-1 / 3, -0.5 / 3, -1 / 3])
     assert run(tokens, clip_config(use_ppo_clip=True))[1] == pytest.approx([-1 / 3, -0.5 / 3, -1 / 3])
+
+
+def test_a_token_without_rollout_logprob_leaves_its_samples_ratio():
+    rollout = logs(ENGINE)
+    rollout[2] = math.nan
+    loss, gradient, _ = run(one_sample(rollout_logprobs=rollout), clip_config(algorithm="gspo"))
+    assert loss == pytest.approx(-math.sqrt(0.5))
+    assert gradient == pytest.approx([-math.sqrt(0.5) / 2, -math.sqrt(0.5) / 2, 0.0])
+
+
+def test_a_sample_without_any_rollout_logprob_has_ratio_one_and_is_not_masked():
+    nothing = torch.full((3,), math.nan, dtype=torch.float64)
+    tokens = one_sample(rollout_logprobs=nothing)
+    assert run(tokens, clip_config(algorithm="gspo"))[0] == -1.0
+    assert sequence_mask(tokens, 0.9, 1.1).tolist() == [True] * 3
 
 
 def test_without_any_rollout_logprob_their_metrics_are_absent():
