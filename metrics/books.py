@@ -57,6 +57,8 @@ class Books:
     def forget_old(self) -> None:
         """Keep what a coming step can still need: its own rows, and those that overlap the last windows."""
         self.pending = [segment for segment in self.pending if segment.steps[1] > self.last_step - self.lag]
+        for file in self.cache.keys() - {segment.file for segment in self.pending}:
+            del self.cache[file]
         closed = [step for step in self.bins if step <= self.last_step]
         if len(closed) > 1:
             total: Counter[str] = sum((self.bins.pop(step) for step in closed), Counter())

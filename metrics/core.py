@@ -6,6 +6,7 @@ message that was acknowledged is never lost, and one that is sent again is never
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,17 @@ class MetricsCore:
     ) -> None:
         check_environments(environments)
         self.store = Store(Path(run_dir), wait_s=lock_wait_s)
-        info = {"config": plain(config), "environments": plain(environments), "num_slots": num_slots}
-        self.store.begin(attempt, resume_step, info)
         self.attempt, self.resume_step, self.num_slots = attempt, resume_step, num_slots
         self.config, self.environments = config, environments
         self.sinks, self.clock = sinks, clock
         self.lag = int(config.get("max_async_rollout") or 0)
         self.notes: dict[str, str] = {}
-        self.recover()
+        with ExitStack() as undo:
+            undo.callback(self.store.close)  # a refused attempt must not keep the run locked
+            info = {"config": plain(config), "environments": plain(environments), "num_slots": num_slots}
+            self.store.begin(attempt, resume_step, info)
+            self.recover()
+            undo.pop_all()
 
     def recover(self) -> None:
         """What a writer that was restarted has to know, from the store: it is the same as if it had never ended."""
