@@ -103,8 +103,8 @@ def series(
     folder = Path(run_dir) / FOLDER / "series"
     floor = -(2**62) if since is None else since
     known = manifest(folder)
-    mark = first_row_of(folder, since)
-    found = read(folder, lambda s: s.steps[1] > floor or (mark is not None and s.last_row > mark))
+    mark = first_message_of(folder, since)
+    found = read(folder, lambda s: s.steps[1] > floor or (mark is not None and s.last_row > mark[0]))
     rows = visible(found, attempts(run_dir))
     if keys is not None:
         rows = rows.filter(pl.col("key").is_in(list(keys)))
@@ -123,16 +123,19 @@ def series(
     }
 
 
-def first_row_of(folder: Path, step: int | None) -> int | None:
-    """The number of the first row that was written for the step or a later one: what comes after it may be late."""
+def first_message_of(folder: Path, step: int | None) -> tuple[int, float] | None:
+    """Row and time of the first value that was written for the step or a later one: what comes after it may be late.
+
+    All values of one message have the same time; that tells them from those that came later.
+    """
     if step is None:
         return None
-    places = []
+    firsts = []
     for frame in read(folder, lambda s: s.steps[1] >= step).frames:
-        row = frame.filter(pl.col("step") >= step)["row"].min()
-        if row is not None:
-            places.append(int(row))  # type: ignore[arg-type]
-    return min(places, default=None)
+        rows = frame.filter(pl.col("step") >= step)
+        if len(rows):
+            firsts.append(rows.sort("row").select("row", "time").row(0))
+    return min(firsts, default=None)
 
 
 def newest_step(folder: Path, run_dir: Path) -> int | None:
@@ -213,11 +216,13 @@ def named(value: float) -> str:
     return "nan" if np.isnan(value) else "inf" if value > 0 else "-inf"
 
 
-def late_values(rows: pl.DataFrame, mark: int | None) -> dict[str, list[list[Any]]]:
+def late_values(rows: pl.DataFrame, mark: tuple[int, float] | None) -> dict[str, list[list[Any]]]:
     if mark is None or not len(rows):
         return {}
     late: dict[str, list[list[Any]]] = {}
-    for step, key, value in rows.filter(pl.col("row") > mark).select("step", "key", "value").rows():
+    for step, key, value in (
+        rows.filter(pl.col("row") > mark[0], pl.col("time") != mark[1]).select("step", "key", "value").rows()
+    ):
         late.setdefault(key, []).append([step, value if np.isfinite(value) else named(value)])
     return late
 

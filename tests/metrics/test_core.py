@@ -285,5 +285,5 @@ def test_memory_does_not_grow_with_the_run(tmp_path):
             *(table.seen["x"].ranges for table in tables if "x" in table.seen),
         ]
         sizes.append(sum(len(part) for part in held))
-    assert max(sizes[60:]) == max(sizes[:60]) == 4
+    assert max(sizes[60:]) == max(sizes[:60]) == 3
     assert all(len(level) < 16 for table in tables for level in table.open_levels.values())

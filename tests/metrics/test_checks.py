@@ -1,0 +1,111 @@
+"""Self-checks: each with a value that passes and one that fails."""
+
+import math
+
+import polars as pl
+import pytest
+
+from metrics import read
+from metrics.checks import Facts, run_checks
+from metrics.population import arranged
+from metrics.schema import samples_table, spans_table
+from tests.metrics.builders import core, group
+
+GRPO = {"algorithm": "grpo", "dtype": "float32", "max_off_policy_steps": 1}
+FRESH = {"off_policy_steps_max": 0.0}
+
+
+def result(name: str, values=None, rows=(), config=GRPO, **more):
+    facts = Facts(3, values or {}, arranged(pl.DataFrame(samples_table(rows))), config, **more)
+    return next((found for found in run_checks(facts) if found.check == name), None)
+
+
+def with_advantages(advantages: list[float]) -> list[dict]:
+    return [row | {"advantage": a} for row, a in zip(group([0.0] * len(advantages)), advantages, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("on_policy_ratio", FRESH | {"importance/mean": 1.001}, FRESH | {"importance/mean": 1.01}),
+        ("on_policy_kl", FRESH | {"kl_divergence_inference": 1e-5}, FRESH | {"kl_divergence_inference": 0.01}),
+        ("mismatch", {"mismatch/logprob_abs_mean": 0.001}, {"mismatch/logprob_abs_mean": 0.05}),
+        ("mismatch", {"mismatch/logprob_abs_max": 0.1}, {"mismatch/logprob_abs_max": 0.7}),
+        ("probe", {"probe/logprob_abs_max": 1e-5}, {"probe/logprob_abs_max": 0.01}),
+        ("entropy_collapse", {"entropy": 0.5}, {"entropy": 1e-4}),
+        ("finite_values", {"loss/policy": 0.0}, {"loss/policy": 0.0, "grad_norm": math.nan}),
+    ],
+)
+def test_a_value_is_judged_against_its_threshold(name, good, bad):
+    assert result(name, good).ok
+    failed = result(name, bad)
+    assert not failed.ok
+    assert failed.level in ("warn", "fail")
+    assert failed.hint
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "on_policy_ratio",
+        "on_policy_kl",
+        "mismatch",
+        "probe",
+        "entropy_collapse",
+        "group_advantage_sum",
+        "engine_version",
+        "groups_tied",
+    ],
+)
+def test_a_check_without_its_values_says_nothing(name):
+    assert result(name) is None
+
+
+def test_stale_data_is_not_expected_to_have_a_ratio_of_one():
+    assert result("on_policy_ratio", {"off_policy_steps_max": 1.0, "importance/mean": 1.4}) is None
+
+
+def test_low_precision_gets_wider_thresholds():
+    values = {"probe/logprob_abs_max": 0.1, "mismatch/logprob_abs_mean": 0.015} | FRESH
+    assert result("probe", values, config=GRPO | {"dtype": "bfloat16"}).ok
+    assert not result("probe", values).ok
+
+
+def test_the_advantages_of_a_group_add_up_to_zero():
+    assert result("group_advantage_sum", rows=with_advantages([0.75, -0.25, -0.25, -0.25])).ok
+    assert not result("group_advantage_sum", rows=with_advantages([0.75, -0.25, -0.25, 0.0])).ok
+    config = GRPO | {"algorithm": "reinforce_pp"}
+    assert result("group_advantage_sum", rows=with_advantages([1.0, 1.0]), config=config) is None
+
+
+def test_a_sample_from_the_future_or_too_old_is_found():
+    assert result("engine_version", rows=group([0.0], off_policy_steps=1)).ok
+    assert "1 weight updates ahead" in result("engine_version", rows=group([0.0], off_policy_steps=-1)).message
+    assert "2 weight updates behind" in result("engine_version", rows=group([0.0], off_policy_steps=2)).message
+    assert result("engine_version", rows=group([0.0], off_policy_steps=2, outcome="max_async")) is None
+
+
+def test_entropy_is_held_against_the_first_step():
+    assert result("entropy_collapse", {"entropy": 0.05}, first_entropy=2.0).ok
+    assert not result("entropy_collapse", {"entropy": 0.03}, first_entropy=2.0).ok
+
+
+def test_groups_that_are_all_tied_teach_nothing():
+    assert not result("groups_tied", rows=group([1.0, 1.0], group_id=1) + group([0.0, 0.0], group_id=2)).ok
+    assert result("groups_tied", rows=group([1.0, 1.0], group_id=1) + group([0.0, 1.0], group_id=2)).ok
+
+
+def test_many_errors_are_said_with_their_reason():
+    rows = group([0.0, 0.0], group_id=1) + group(
+        [None], group_id=2, outcome="error", outcome_reason="ZeroDivisionError"
+    )
+    assert result("scored_samples", rows=rows).hint == "first reason: ZeroDivisionError"
+
+
+def test_a_failure_is_kept_until_it_passes_again_and_its_steps_are_counted(tmp_path):
+    one = core(tmp_path)
+    for step, norm in enumerate([1.0, math.nan, math.nan, 1.0, 1.0], 1):
+        row = one.log_step("trainer", step, step, {"grad_norm": norm}, spans_table([]), 0)
+    assert all(item["ok"] for item in row["checks"])
+    found = next(item for item in read.checks(tmp_path) if item["check"] == "finite_values")
+    assert (found["ok"], found["failures"], found["first_failed_step"], found["last_failed_step"]) == (True, 2, 2, 3)

@@ -1,0 +1,117 @@
+"""python -m metrics: export a run, make its numbers again."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from metrics import read
+from metrics.__main__ import main
+from metrics.export import export
+from tests.metrics.builders import core, write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs"), steps=9, environments=("sums", "words"), resume_at=6)
+
+
+def test_recompute_finds_no_difference_in_a_run(run, capsys):
+    assert main(["recompute", str(run)]) == 0
+    assert "0 differ" in capsys.readouterr().out
+
+
+def test_recompute_is_a_command(run):
+    done = subprocess.run([sys.executable, "-m", "metrics", "recompute", str(run)], capture_output=True, text=True)
+    assert (done.returncode, "0 differ" in done.stdout) == (0, True), done.stderr
+
+
+def test_recompute_finds_a_changed_number(tmp_path, capsys):
+    from metrics.schema import samples_table, spans_table
+    from tests.metrics.builders import group
+
+    one = core(tmp_path)
+    one.log_samples("b", 1, samples_table(group([0.0, 1.0])))
+    one.log_step("trainer", 1, 1, {"entropy": 1.0}, spans_table([]), 2)
+    one.store.add_values([(1, "reward_mean", 0.9)], attempt=1, source="forger", seq=1, time_s=0.0)
+    one.close("finished")
+    assert main(["recompute", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "attempt 1 step 1 reward_mean: logged 0.9, from the rows 0.5" in said
+    assert "1 differ; 1 values were given by the trainer" in said
+
+
+def test_recompute_names_what_is_damaged(tmp_path, capsys):
+    run = write_run(tmp_path, steps=3)
+    target = sorted((run / "metrics" / "samples").glob("*.parquet"))[0]
+    target.write_bytes(b"")
+    assert main(["recompute", str(run)]) == 1
+    assert f"damaged: samples/{target.name}" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
+    assert main(["recompute", str(tmp_path)]) == 2
+    assert "give the path of a run directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
+@pytest.mark.parametrize("table", ["series", "samples", "evals", "spans"])
+def test_every_table_is_exported_in_every_format(run, tmp_path, kind, table, capsys):
+    target = tmp_path / f"out.{kind}"
+    assert main(["export", str(run), f"--{kind}", "--table", table, "--output", str(target)]) == 0
+    counts = {"series": 10, "samples": 9 * 16, "evals": 12 * 2, "spans": 9 * 12}
+    assert f"{counts[table]} rows of {table}" in capsys.readouterr().out
+    assert target.stat().st_size > 0
+
+
+def three_kinds(tmp_path: Path) -> Path:
+    from metrics.schema import spans_table
+
+    one = core(tmp_path / "run")
+    for step, value in enumerate([math.nan, math.inf, None, 0.0, -math.inf], 1):
+        one.log_step("trainer", step, step, {"a": value, "b": 1.0}, spans_table([]), 0)
+    one.close("finished")
+    return tmp_path / "run"
+
+
+def test_absent_zero_and_not_finite_are_told_apart_in_every_format(tmp_path):
+    run = three_kinds(tmp_path)
+    for kind in ("csv", "parquet", "json"):
+        export(run, "series", kind, tmp_path / kind)
+    assert (
+        str(pl.read_csv(tmp_path / "csv", schema_overrides={"a": pl.String})["a"].to_list())
+        == "['NaN', 'inf', None, '0.0', '-inf']"
+    )
+    assert str(pl.read_parquet(tmp_path / "parquet")["a"].to_list()) == "[nan, inf, None, 0.0, -inf]"
+    found = json.loads((tmp_path / "json").read_text(), parse_constant=pytest.fail)
+    assert found["columns"]["a"] == [None, None, None, 0.0, None]
+    assert found["nonfinite"] == {"a": [[1, "nan"], [2, "inf"], [5, "-inf"]]}
+
+
+def test_text_that_looks_like_a_number_stays_text(tmp_path):
+    from metrics.schema import samples_table
+    from tests.metrics.builders import sample
+
+    one = core(tmp_path / "run")
+    one.log_samples(
+        "b", 1, samples_table([sample(completion="NaN", reward=math.nan, rollout_logprobs=[-0.5, -math.inf])])
+    )
+    export(tmp_path / "run", "samples", "json", tmp_path / "out.json")
+    row = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
+    assert (row["completion"], row["reward"], row["rollout_logprobs"]) == (
+        "NaN",
+        {"nonfinite": "nan"},
+        [-0.5, {"nonfinite": "-inf"}],
+    )
+
+
+def test_an_export_holds_every_point(run, tmp_path):
+    export(run, "series", "parquet", tmp_path / "out.parquet")
+    frame = pl.read_parquet(tmp_path / "out.parquet")
+    columns = read.series(run)["columns"]
+    assert frame["reward_mean"].to_list() == columns["reward_mean"]
+    assert set(frame.columns) - {"step", "time"} == set(columns)
