@@ -258,7 +258,7 @@ def deploy(config: Config, run_id: str, model: Path | str, namespace: str, use_g
             logging_config={"enable_access_log": False, "log_level": "WARNING"},
         )
     except RuntimeError as error:
-        raise RuntimeError(f"the engine did not start: {_reason(error)}") from error
+        raise RuntimeError(f"the engine did not start: {_reason(run_id, error)}") from error
 
 
 def engine_args(config: Config, use_gpu: bool) -> dict[str, Any]:
@@ -285,7 +285,9 @@ def dtype_name(config: Config, use_gpu: bool) -> str:
     return "bfloat16" if use_gpu else "float32"
 
 
-def _reason(error: Exception) -> str:
-    """The last line of the replica's traceback: what a person needs to read first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else repr(error))
+def _reason(run_id: str, error: Exception) -> str:
+    """The last error line of the replica's own traceback: what a person needs to read first."""
+    status = serve.status().applications.get(application(run_id))
+    messages = [deployment.message for deployment in status.deployments.values()] if status else []
+    lines = [line.strip() for text in (str(error), *messages) for line in text.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else repr(error))

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from app.config import Config
-from app.policy import PolicyError, load_tokenizer, prepare, render
+from app.model_cache import BadPolicy
+from app.policy import prepare, render
+from app.policy import tokenizer as load_tokenizer
 from environments.checks import BadEnvironment
 from environments.loader import load as load_environment
 
@@ -52,7 +54,7 @@ def policy_of(config: Config) -> Path | str:
     """The folder (or hub name) of the policy, built first where the config names one of ours."""
     try:
         return prepare(config.model, list(config.environments), config.seed)
-    except PolicyError as error:
+    except BadPolicy as error:
         raise Refused(str(error)) from error
 
 
@@ -63,7 +65,7 @@ def check_prompts(config: Config, model: Path | str) -> str:
         for sample in load_environment(entry.name, entry.kwargs).samples("train")[:CHECKED_PROMPTS]:
             try:
                 length = len(render(tokenizer, sample.prompt))
-            except ValueError as error:
+            except BadPolicy as error:
                 raise Refused(f"environment {entry.label!r}, {sample.prompt!r:.200}: {error}") from error
             if length > config.max_prompt_tokens:
                 raise Refused(
@@ -81,7 +83,8 @@ def use_gpu(config: Config, resources: Mapping[str, float]) -> bool:
     if chosen and gpus < wanted:
         raise Refused(
             f"use_gpu: {config.num_workers} workers and {config.num_engines} engines of "
-            f"{config.engine.tensor_parallel} need {wanted} GPUs, the cluster has {gpus:g}; lower num_workers or num_engines, or set use_gpu: false"
+            f"{config.engine.tensor_parallel} need {wanted} GPUs, the cluster has {gpus:g}; lower num_workers or "
+            "num_engines, or set use_gpu: false"
         )
     cpus = config.num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus
     if not chosen and cpus + 0.2 > resources.get("CPU", 0):

@@ -18,7 +18,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app import admission
 from app.engine import Completion, Sampling, application
-from app.policy import eos_token_ids, load_tokenizer, render
+from app.policy import end_token_ids, render, tokenizer
 from environments.base import decode_prompt
 
 ENGINE_ATTEMPTS = 4
@@ -57,8 +57,8 @@ class Sampler:
 
     def __init__(self, run_id: str, model: str | Path, sampling: Sampling, max_prompt_tokens: int) -> None:
         self.engines: DeploymentHandle = serve.get_app_handle(application(run_id))
-        self.tokenizer = load_tokenizer(model)
-        self.sampling = replace(sampling, stop_token_ids=tuple(eos_token_ids(self.tokenizer, model)))
+        self.tokenizer = tokenizer(model)
+        self.sampling = replace(sampling, stop_token_ids=end_token_ids(self.tokenizer, model))
         self.max_prompt_tokens = max_prompt_tokens
 
     @property

@@ -107,8 +107,8 @@ def run(config: Config, run_dir: RunDir) -> None:
     preflight.check_engine(config, model, use_gpu)
     context = RunContext(run_dir.id, run_dir.path, run_dir.record()["attempt"], str(model), eos_token)
     try:
-        gate = _start_actors(config, context, run_dir)
-        with _engines(config, context, gate, use_gpu), _watchdog(config, gate):
+        actors = _start_actors(config, context)  # kept in hand: an actor without a handle is ended
+        with _engines(config, context, actors, use_gpu), _watchdog(config, actors[GATE_NAME]):
             run_dir.update(state="running")
             _fit(config, context, use_gpu)
     finally:
@@ -134,15 +134,15 @@ def _fit(config: Config, context: RunContext, use_gpu: bool) -> None:
     ).fit()
 
 
-def _start_actors(config: Config, context: RunContext, run_dir: RunDir) -> Any:
-    """The run's named actors; they end with the job. Returns the gate."""
+def _start_actors(config: Config, context: RunContext) -> dict[str, Any]:
+    """The run's named actors by name; they end with the job."""
     named = {"namespace": context.namespace}
     gate = Admission.options(name=GATE_NAME, **named).remote(
         config.prompts_per_step, config.max_async_rollout, config.steps, config.groups_per_ticket
     )
     weights = WeightStore.options(name=STORE_NAME, **named).remote()
     checkpoint = newest(context.checkpoints) if context.attempt > 1 else None
-    metrics_actor.start(
+    metrics = metrics_actor.start(
         context.run_dir,
         name="metrics",
         namespace=context.namespace,
@@ -154,7 +154,7 @@ def _start_actors(config: Config, context: RunContext, run_dir: RunDir) -> Any:
         wandb=config.wandb.model_dump() if config.wandb else None,
     )
     ray.get([gate.steps_done.remote(), weights.latest.remote()], timeout=ACTOR_TIMEOUT_S)
-    return gate
+    return {GATE_NAME: gate, STORE_NAME: weights, "metrics": metrics}
 
 
 def _environment_ranges(config: Config) -> list[dict[str, Any]]:
@@ -170,22 +170,22 @@ def _environment_ranges(config: Config) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _engines(config: Config, context: RunContext, gate: Any, use_gpu: bool) -> Iterator[None]:
+def _engines(config: Config, context: RunContext, actors: dict[str, Any], use_gpu: bool) -> Iterator[None]:
     """Starts the engines in a thread of their own: the trainer loads its model at the same time."""
     failures: list[Exception] = []
+    gate = actors[GATE_NAME]
 
     def start() -> None:
         try:
             deploy(config, context.run_id, context.model, context.namespace, use_gpu)
             if config.eval.every:
                 evaluator = Evaluator.options(name=EVALUATOR, namespace=context.namespace)
-                keep.append(evaluator.remote(config, context))
+                actors[EVALUATOR] = evaluator.remote(config, context)
             ray.get(gate.engines_ready.remote(), timeout=ACTOR_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - handed to the trainer, which is waiting, and raised below
             failures.append(error)
             ray.get(gate.engines_ready.remote(str(error)), timeout=ACTOR_TIMEOUT_S)
 
-    keep: list[Any] = []
     thread = threading.Thread(target=start, daemon=True)
     thread.start()
     try:
