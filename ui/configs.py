@@ -4,6 +4,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from app import config as app_config
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
@@ -45,11 +47,15 @@ def flat(data: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix.rstrip("."): data}
 
 
-def defaults(config: app_config.Config) -> dict[str, Any]:
-    """What every key would be if only the required ones were written."""
-    required = {name for name, info in type(config).model_fields.items() if info.is_required()}
-    bare = {name: value for name, value in config.model_dump().items() if name in required}
-    return flat(app_config.from_dict(bare).model_dump())
+def defaults() -> dict[str, Any]:
+    """The default of every key that has one; what is derived from other keys is null here."""
+    found: dict[str, Any] = {}
+    for name, field in app_config.Config.model_fields.items():
+        if field.is_required():
+            continue
+        value = field.get_default(call_default_factory=True, validated_data={})
+        found |= flat({name: value.model_dump() if isinstance(value, BaseModel) else value})
+    return found
 
 
 def difference(left: dict[str, Any], right: dict[str, Any]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ EVERY_ROW = 1_000_000_000
 OVERVIEW = [
     "step", "env", "group_id", "sample_id", "problem_id", "outcome", "outcome_reason", "reward", "advantage",
     "completion_tokens", "total_tokens", "num_turns", "truncated_turns", "off_policy_steps", "stop_reason",
-    "prompt", "tags",
+    "prompt", "tags", "sample_metrics",
 ]  # fmt: skip
 SORTS = {
     "group": "group_id",
@@ -35,6 +35,11 @@ PER_TOKEN = ("token_ids", "trained_mask", "rollout_logprobs", "trainer_logprobs"
 def routes(root: Path) -> APIRouter:
     api = APIRouter()
 
+    @api.get("/bias")
+    def bias(run: str) -> Response:
+        """What selection throws away: drop rates by environment and by length of the completion."""
+        return reply({"rows": read.bias(run_dir(root, run)).to_dicts()})
+
     @api.get("/groups")
     def groups(
         run: str,
@@ -50,15 +55,20 @@ def routes(root: Path) -> APIRouter:
         longest: int | None = None,
         sort: str = "group",
         descending: bool = False,
+        by: str = "",
         offset: int = Query(0, ge=0),
         limit: int = Query(40, ge=1, le=400),
     ) -> Response:
-        """One page of the groups of a step, each with its samples in brief; filters act on samples."""
+        """One page of the groups of a step, each with its samples in brief; filters act on samples.
+
+        `by` names a sample metric to colour samples by in place of the reward.
+        """
         if sort not in SORTS:
             raise HTTPException(400, f"sort {sort[:40]!r}: one of {', '.join(SORTS)}")
         outcomes = outcome.split(",") if outcome else None
         rows = rows_of_step(run_dir(root, run), step, env, outcomes, search)
         facts = step_facts(rows)
+        rows = with_value(rows, by)
         rows = filtered(rows, stop, tag, (low, high), (shortest, longest))
         return reply({"step": step, **facts, **page_of_groups(rows, SORTS[sort], descending, offset, limit)})
 
@@ -127,7 +137,20 @@ def step_facts(rows: pl.DataFrame) -> dict[str, Any]:
             for env, part in rewards.group_by("env", maintain_order=True)
         },
         "by_outcome": by_outcome(rows),
+        "metrics": metric_names(rows),
     }
+
+
+def metric_names(rows: pl.DataFrame) -> list[str]:
+    return sorted({name for metrics in rows["sample_metrics"].to_list() for name in as_dict(metrics)})[:200]
+
+
+def with_value(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    """The column `value`: the reward, or a metric of the sample; absent stays absent."""
+    if not by:
+        return rows.with_columns(value=pl.col("reward"))
+    values = [as_dict(metrics).get(by) for metrics in rows["sample_metrics"].to_list()]
+    return rows.with_columns(pl.Series("value", values, pl.Float64))
 
 
 def by_outcome(rows: pl.DataFrame) -> list[dict[str, Any]]:
@@ -194,7 +217,7 @@ def _group(summary: dict[str, Any], members: pl.DataFrame) -> dict[str, Any]:
     first = members.row(0, named=True)
     prompt = as_text(first["prompt"])
     shown = [
-        "sample_id", "outcome", "outcome_reason", "reward", "advantage", "completion_tokens", "truncated_turns",
+        "sample_id", "outcome", "outcome_reason", "reward", "value", "advantage", "completion_tokens", "truncated_turns",
         "stop_reason", "off_policy_steps",
     ]  # fmt: skip
     return {

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from metrics import read
+from metrics.checks import CHECKS
 from ui import configs
 from ui.history import changed_at
 from ui.kept import Kept
@@ -77,7 +78,7 @@ def routes(root: Path, jobs: Any) -> APIRouter:
         """One run: record, configuration as written and as dotted keys, and its self-checks."""
         directory = run_dir(root, run_id)
         text = _text(directory / "config.yaml")
-        found = {"run": timed(read.run(root, run_id)), "config": text, "checks": read.checks(directory)}
+        found = {"run": timed(read.run(root, run_id)), "config": text, "checks": self_checks(directory)}
         return reply({**found, "about": listing.about.read().get(run_id, {})})
 
     @api.get("/compare")
@@ -115,6 +116,18 @@ def routes(root: Path, jobs: Any) -> APIRouter:
             raise HTTPException(409, str(error)) from error
 
     return api
+
+
+def self_checks(directory: Path) -> list[dict[str, Any]]:
+    """Every self-check with what it says; those that failed lead, with their newest line and when it was."""
+    failed = read.checks(directory)
+    known = {item["check"] for item in failed}
+    never = [
+        {"check": one.__name__, "ok": True, "failures": 0, "message": (one.__doc__ or "").strip().split("\n")[0]}
+        for one in CHECKS
+        if one.__name__ not in known
+    ]
+    return [*failed, *never]
 
 
 def _text(file: Path) -> str:

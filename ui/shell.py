@@ -133,11 +133,11 @@ def new_run(page: gr.Blocks, root: Path, jobs: Any, static: str) -> None:
             with gr.Column(scale=3):
                 source = gr.Dropdown(configs.names(), label="Start from", value=None, elem_id="source")
                 text = gr.Code(
-                    language="yaml", label="Configuration", lines=24, max_lines=40, interactive=True, elem_id="config"
+                    language="yaml", label="Configuration", lines=24, max_lines=44, interactive=True, wrap_lines=True, elem_id="config"
                 )
             with gr.Column(scale=2):
-                verdict = gr.HTML(elem_id="verdict", padding=False)
                 start = gr.Button("Start run", variant="primary", interactive=jobs is not None, elem_id="start")
+                verdict = gr.HTML(elem_id="verdict", padding=False, apply_default_css=False)
                 started = gr.Textbox(visible="hidden", elem_id="started")
 
     def load(request: gr.Request) -> tuple[str | None, str]:
@@ -176,7 +176,7 @@ def judged(text: str, can_start: bool) -> str:
     except ValueError as error:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in str(error).splitlines() if line.strip())
         return f'<div class="verdict bad" role="status"><h3>Not ready to start</h3><ul>{lines}</ul></div>'
-    changed = configs.difference(configs.defaults(config), configs.flat(config.model_dump()))
+    changed = configs.difference(configs.defaults(), configs.flat(config.model_dump()))
     rows = "".join(_changed_row(item) for item in changed)
     off = "" if can_start else f'<p class="off">{html.escape(NO_JOBS)}</p>'
     return (
@@ -187,8 +187,8 @@ def judged(text: str, can_start: bool) -> str:
 
 
 def _changed_row(item: dict[str, Any]) -> str:
-    left = "–" if item["absent"] == "left" else json.dumps(item["left"], ensure_ascii=False)
-    right = "–" if item["absent"] == "right" else json.dumps(item["right"], ensure_ascii=False)
+    left = "none" if item["absent"] == "left" else json.dumps(item["left"], ensure_ascii=False)
+    right = "none" if item["absent"] == "right" else json.dumps(item["right"], ensure_ascii=False)
     cells = (html.escape(str(item["key"])), html.escape(left), html.escape(right))
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

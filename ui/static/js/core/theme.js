@@ -56,17 +56,15 @@ export function colors() {
 
 export const alpha = (hex, a) => hex + Math.round(Math.max(0, Math.min(1, a)) * 255).toString(16).padStart(2, "0");
 
-// Cividis, read off at equal distances: ordered in lightness for every kind of colour vision.
-const CIVIDIS = ["#00224e", "#1a386f", "#434e6c", "#61656f", "#7d7c78", "#9b9476", "#bcae6c", "#dec958", "#fee838"];
+// Orange to blue through grey: the ends stay apart for every kind of colour vision.
+const SCALE = ["#bf5a17", "#df9650", "#c3c8d4", "#7c9cf6", "#2f5ce2"];
 
 const channel = (hex, at) => parseInt(hex.slice(1 + 2 * at, 3 + 2 * at), 16);
 
 export function scaleColor(share) {
-  const at = Math.max(0, Math.min(1, share)) * (CIVIDIS.length - 1);
+  const at = Math.max(0, Math.min(1, share)) * (SCALE.length - 1);
   const low = Math.floor(at);
-  const high = Math.min(CIVIDIS.length - 1, low + 1);
-  const mix = (c) => Math.round(channel(CIVIDIS[low], c) + (at - low) * (channel(CIVIDIS[high], c) - channel(CIVIDIS[low], c)));
+  const high = Math.min(SCALE.length - 1, low + 1);
+  const mix = (c) => Math.round(channel(SCALE[low], c) + (at - low) * (channel(SCALE[high], c) - channel(SCALE[low], c)));
   return `rgb(${mix(0)} ${mix(1)} ${mix(2)})`;
 }
-
-export const inkOn = (share) => (share > 0.55 ? "#10131a" : "#ffffff");

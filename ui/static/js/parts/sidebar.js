@@ -44,7 +44,7 @@ export class Sidebar {
     const on = this.single ? session.focus === row.id : session.selected.includes(row.id);
     const element = h("button", {
       type: "button",
-      class: `run ${on ? "on" : "off"}`,
+      class: `run ${on ? "on" : "off"} ${this.single ? "single" : ""}`,
       "aria-pressed": String(on),
       title: row.id,
       onclick: (event) => this.choose(row.id, event),

@@ -1,0 +1,131 @@
+// Overview of a run: how far it is, whether it is well, and where its samples went.
+
+import { button, fill, h, icon } from "../core/dom.js";
+import { getJson } from "../core/api.js";
+import { count, duration, number, pretty, wall } from "../core/format.js";
+import { isRunning } from "../core/session.js";
+import * as url from "../core/url.js";
+import { Board } from "../charts/board.js";
+import { openFull } from "../charts/fullscreen.js";
+import { Panel } from "../charts/panel.js";
+import { FocusPage } from "../parts/focus_page.js";
+import { openLogs } from "../parts/logs.js";
+import { say } from "../parts/toast.js";
+import { act } from "./run_actions.js";
+import { LEDGER, ledgerCard } from "./ledger.js";
+
+const CHARTS = ["reward", "entropy", "kl_divergence_inference", "grad_norm", "tokens_completion", "timing_step_total"];
+const STEP_TIME = "timing_step_total";
+const RECENT = 20;
+
+export async function mount(main, session) {
+  const page = new Overview(main, session);
+  await page.frame.start();
+}
+
+class Overview {
+  constructor(main, session) {
+    this.session = session;
+    this.acts = h("div", { class: "row" });
+    this.frame = new FocusPage(main, session, { title: "Overview", open: (run) => this.open(run), beat: (run, changed) => this.beat(run, changed), tools: this.acts });
+    this.board = new Board({
+      store: session.store,
+      catalog: session.catalog,
+      view: { x: "step", smooth: 0, std: true, minmax: true, range: true, zoom: null, dim: null, density: "normal" },
+      shownRuns: () => [this.frame.run],
+      openFull: (panel) => openFull(this.board, panel).catch((error) => say(error.message)),
+      onZoom: (range) => {
+        this.board.view.zoom = range;
+        this.board.zoom();
+      },
+    });
+    this.board.onError = (error) => this.frame.live.show({ ok: false, error, retry: 2000 });
+    this.reason = h("div");
+    this.facts = h("div", { class: "facts card" });
+    this.cards = h("div", { class: "cards" });
+    this.checks = h("section", { class: "card pad" });
+    this.ledger = h("section", { class: "card pad" });
+    this.config = h("section", { class: "card pad" });
+  }
+
+  async open(run) {
+    fill(this.frame.body, this.reason, this.facts, this.cards, h("div", { class: "pair" }, this.checks, this.ledger), this.config);
+    this.board.clear();
+    const { byKey } = this.session.catalog;
+    const known = CHARTS.filter((key) => byKey.has(key));
+    fill(this.cards, known.map((key) => this.board.add(new Panel(this.board, [byKey.get(key)])).element));
+    this.cards.hidden = !known.length;
+    await this.session.store.need(run.id, [STEP_TIME, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started"]);
+    await this.readDetail(run);
+    this.show(run);
+  }
+
+  async readDetail(run) {
+    this.detail = await getJson(`/runs/${run.id}`);
+    this.readAt = Date.now();
+  }
+
+  async beat(run, changed) {
+    if (!changed && !this.session.listed) return;
+    if (changed && this.cards.hidden) return this.open(run);
+    if (Date.now() - this.readAt > 5000) await this.readDetail(run);
+    this.board.refresh();
+    this.show(run);
+  }
+
+  show(run) {
+    const { row } = run;
+    const failed = row.reason && row.state !== "finished";
+    fill(this.reason, failed ? h("div", { class: `banner ${row.state}`, role: "alert" }, icon("warn"), h("div", {}, h("strong", {}, row.state === "failed" ? "This run failed" : pretty(row.state)), h("p", {}, row.reason)), h("span", { class: "grow" }), button("Logs", () => openLogs(row), { icon: "logs" })) : null);
+    fill(this.facts, this.factList(run));
+    fill(this.checks, h("h2", {}, "Self-checks"), this.checkList());
+    fill(this.ledger, ledgerCard(run.series));
+    fill(this.config, h("h2", {}, "Configuration"), this.configuration());
+    this.actions(row);
+  }
+
+  factList({ row, series }) {
+    const times = (series.column(STEP_TIME) || []).filter((value) => value != null);
+    const recent = times.slice(-RECENT).sort((a, b) => a - b);
+    const step = recent.length ? recent[recent.length >> 1] : null;
+    const left = row.steps && step ? Math.max(0, row.steps - series.lastStep) * step : null;
+    const share = row.steps ? Math.min(1, series.lastStep / row.steps) : 0;
+    const fact = (name, value, note) => h("div", { class: "fact" }, h("span", { class: "fact-name" }, name), h("span", { class: "fact-value" }, value), note ? h("span", { class: "fact-note" }, note) : null);
+    return [
+      h("div", { class: "fact wide" }, h("span", { class: "fact-name" }, "Step"), h("span", { class: "fact-value" }, count(series.lastStep), h("span", { class: "muted" }, row.steps ? ` / ${count(row.steps)}` : "")), h("div", { class: `meter big ${row.state}`, role: "progressbar", "aria-label": "Steps done", "aria-valuenow": Math.round(share * 100), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: `width:${(share * 100).toFixed(1)}%` }))),
+      fact("Time left", isRunning(row) ? duration(left) : "–", isRunning(row) && left ? `ends about ${wall(Date.now() / 1000 + left)}` : row.ended_at ? `ended ${wall(row.ended_at, true)}` : ""),
+      fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
+      fact("Step time", duration(step), `median of the last ${Math.min(RECENT, recent.length)} steps`),
+      fact("Reward", number(row.latest?.reward_mean), "mean of the newest step"),
+      fact("Model", row.model || "–", `${row.algorithm || ""} · ${(row.environments || []).join(", ")}`),
+    ];
+  }
+
+  checkList() {
+    const checks = this.detail.checks || [];
+    const failing = checks.filter((one) => !one.ok);
+    const earlier = checks.filter((one) => one.ok && one.failures);
+    const fine = checks.filter((one) => one.ok && !one.failures);
+    const item = (one) => h("li", { class: one.ok ? (one.failures ? "was" : "ok") : one.level || "fail" },
+      icon(one.ok ? "check" : "warn"),
+      h("div", {}, h("strong", {}, pretty(one.check)), " ", h("span", {}, one.message), one.hint ? h("p", { class: "cause" }, "Likely cause: ", one.hint) : null,
+        one.failures ? h("p", { class: "muted small" }, `failed ${one.failures === 1 ? "once" : `${one.failures} times`}, ${one.first_failed_step === one.last_failed_step ? `at step ${one.last_failed_step}` : `between steps ${one.first_failed_step} and ${one.last_failed_step}`}${one.ok ? "; fine since" : ""}`) : null));
+    return [h("p", { class: failing.length ? "bad" : "good" }, failing.length ? `${failing.length} failing now` : "Nothing is failing now"), h("ul", { class: "checks" }, [...failing, ...earlier].map(item)),
+      fine.length ? h("details", {}, h("summary", {}, `${fine.length} checks that never failed`), h("ul", { class: "checks" }, fine.map(item))) : null];
+  }
+
+  configuration() {
+    const { config, run } = this.detail;
+    const versions = Object.entries(run.versions || {}).map(([name, value]) => h("span", { class: "tag" }, `${name} ${value}`));
+    return [h("div", { class: "row wrap" }, versions), h("details", {}, h("summary", {}, "config.yaml"), h("pre", { class: "log scroll", tabindex: "0", "aria-label": "Configuration" }, config || "not stored")), h("p", { class: "muted small" }, `${run.id}${run.host ? ` on ${run.host}` : ""}`)];
+  }
+
+  actions(row) {
+    const { controls } = this.session;
+    const page = { refresh: () => this.session.list(true).then(() => this.frame.choose()) };
+    const main = isRunning(row) ? button("Stop", () => act(page, row, "stop"), { icon: "stop" }) : button("Resume", () => act(page, row, "resume"), { icon: "play" });
+    main.disabled = !controls.on;
+    if (!controls.on) main.title = controls.why;
+    fill(this.acts, main, h("a", { class: "btn", href: url.href("/new", { from: row.id }) }, icon("copy"), "Duplicate"), button("Logs", () => openLogs(row), { icon: "logs" }));
+  }
+}

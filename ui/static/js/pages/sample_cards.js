@@ -1,0 +1,74 @@
+// Small cards beside the charts of the page of samples.
+
+import { fill, h, svg } from "../core/dom.js";
+import { getJson } from "../core/api.js";
+import { count, number, pretty } from "../core/format.js";
+import { scaleColor } from "../core/theme.js";
+import { histogram } from "../charts/maths.js";
+import { shareOf } from "./sample_groups.js";
+
+const BINS = 20;
+
+// Rewards of the step by environment; a click on a bar shows only its samples.
+export function histogramCard(page, rangeOf, choose) {
+  const envs = Object.entries(page.rewards);
+  const plots = h("div", { class: "histograms" });
+  const card = h("section", { class: "card mini" }, h("h3", {}, "Reward at this step"), envs.length ? plots : h("p", { class: "muted" }, "No scored sample"));
+  for (const [env, values] of envs.slice(0, 3)) {
+    const range = rangeOf(env);
+    const low = Math.min(range.low, ...values);
+    const high = Math.max(range.high, ...values);
+    const { counts, width } = histogram(values, low, high, BINS);
+    const most = Math.max(...counts, 1);
+    const bars = svg("svg", { viewBox: `0 0 ${BINS * 10} 60`, preserveAspectRatio: "none", class: "bars", role: "img", "aria-label": `Rewards of ${env}: ${values.length} samples between ${number(Math.min(...values))} and ${number(Math.max(...values))}` });
+    counts.forEach((amount, i) => {
+      const size = amount ? Math.max(2, (amount / most) * 58) : 0;
+      const bar = svg("rect", { x: i * 10 + 1, y: 60 - size, width: 8, height: size, rx: 1.5, fill: scaleColor(shareOf(low + (i + 0.5) * width, range)), class: "bar-mark" });
+      const edges = [low + i * width, low + (i + 1) * width];
+      const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
+      title.textContent = `${number(edges[0])} to ${number(edges[1])}: ${amount}`;
+      bar.append(title);
+      bar.addEventListener("click", () => choose(edges[0].toFixed(6), edges[1].toFixed(6)));
+      bars.append(bar);
+    });
+    plots.append(h("div", { class: "histogram" }, envs.length > 1 ? h("span", { class: "muted small" }, env) : null, bars, h("div", { class: "axis" }, h("span", {}, number(low)), h("span", {}, envs.length > 1 ? count(values.length) : `${count(values.length)} samples`), h("span", {}, number(high)))));
+  }
+  return card;
+}
+
+export function outcomeCard(page) {
+  return h("section", { class: "card mini" }, h("h3", {}, "Shown at this step"), outcomeTable(page.by_outcome));
+}
+
+function outcomeTable(rows) {
+  if (!rows.length) return h("p", { class: "muted" }, "Nothing");
+  return h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["Outcome", "n", "reward", "tokens", "cut"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, h("i", { class: `dot bin-${row.outcome}` }), pretty(row.outcome)), h("td", {}, count(row.count)), h("td", {}, number(row.reward)), h("td", {}, number(row.length)), h("td", {}, `${number(row.truncated_pct)} %`)))));
+}
+
+// Does selection by filters change what is learnt from? Drop rates over the whole run.
+export function biasCard(page) {
+  const body = h("div", {}, h("p", { class: "muted" }, "Counting…"));
+  const card = h("section", { class: "card mini" }, h("h3", {}, "What selection throws away, whole run"), body);
+  const key = `${page.run.id}:${page.run.series.lastStep}`;
+  const show = (rows) => fill(body, biasTable(rows), reasons(page.page.reasons));
+  if (page.biasKey === key) show(page.biasRows);
+  else {
+    getJson("/bias", { run: page.run.id }).then(({ rows }) => {
+      Object.assign(page, { biasKey: key, biasRows: rows });
+      show(rows);
+    }, (error) => fill(body, h("p", { class: "bad" }, error.message)));
+  }
+  return card;
+}
+
+function biasTable(rows) {
+  if (!rows.length) return h("p", { class: "muted" }, "No sample yet");
+  return h("div", { class: "scroll bias" }, h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["", "generated", "dropped", "", "reward of all", "of trained"].map((name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "share"))))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.by === "all" ? h("b", {}, "All samples") : row.by === "length" ? `${row.bucket} tokens` : row.bucket), h("td", {}, count(row.generated)), h("td", {}, `${number(row.drop_pct)} %`), h("td", { class: "share" }, h("i", { style: `width:${Math.min(100, row.drop_pct || 0).toFixed(1)}%` })), h("td", {}, number(row.reward_mean_generated)), h("td", {}, number(row.reward_mean_trained)))))));
+}
+
+function reasons(found) {
+  const list = Object.entries(found || {});
+  if (!list.length) return null;
+  return h("div", { class: "reasons" }, h("h3", {}, "Reasons at this step"), list.slice(0, 6).map(([text, amount]) => h("div", {}, h("b", {}, amount), " ", text)));
+}
+
