@@ -37,6 +37,7 @@ fast:
 
 docs: setup ## write the generated pages again
 	$(BIN)/python -m app.config_page > docs/configuration.md
+	$(BIN)/python -m metrics docs
 
 clean: ## remove caches and build products, not the environment and not the runs
 	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -159,8 +159,11 @@ class Run:
         self._keep_log(self.jobs._jobs_of_ray())
         return status
 
-    def stop(self, timeout_s: float = STOP_GRACE_S + 30) -> Status:
-        """Stop the run and return its final state, read after it was reached. An ended run stays as it is."""
+    def stop(self, timeout_s: float = STOP_GRACE_S + 30, *, cleanup: bool = True) -> Status:
+        """Stop the run and return its final state, read after it was reached. An ended run stays as it is.
+
+        `cleanup` removes what a driver that had to be killed left on the cluster.
+        """
         if (status := self.status()).final:
             return status
         client = self.jobs.client()
@@ -175,8 +178,9 @@ class Run:
             self._clean(client, pending_job=job_id)  # a job without a driver does not hear the request
         self._await_end(client, job_id, timeout_s)
         status = self.status()
-        with self._settling():
-            self._clean(client)
+        if cleanup:
+            with self._settling():
+                self._clean(client)
         return status
 
     def _await_end(self, client: Any, job_id: str, timeout_s: float) -> None:
@@ -251,6 +255,8 @@ class Run:
         if self.directory.has_writer():
             return None
         if record["pid"] is not None and record["host"] == socket.gethostname():
+            if record["stop_requested"]:
+                return "stopped", "stopped on request"
             return "failed", f"its driver (pid {record['pid']}) ended without saying why; see the log"
         if record["job_id"] is None:
             return None  # started by hand, on another machine or a moment ago

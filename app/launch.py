@@ -5,7 +5,6 @@ is interrupted. The run directory stays.
 """
 
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -26,6 +25,7 @@ from app.run_dir import RunError
 
 POLL_S = 1.0
 PLAIN_LINE_EVERY_S = 10.0  # where lines cannot be overwritten
+ONE_INTERRUPT_S = 2.0
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
 
@@ -57,50 +57,53 @@ def launch(config: Config, port: int) -> int:
     say(f"preparing the policy {config.model!r} (made once, then kept)")
     policy.prepare(config.model, list(config.environments), config.seed)
     say("starting Ray")
-    with local_ray.local_ray(num_cpus=max(2, os.cpu_count() or 2)) as cluster, _connected(cluster, port):
-        run = Jobs(cluster.dashboard_url, root).submit(config)
-        say(f"run {run.id}: starting the engine and the trainer")
-        try:
-            _start_dashboard(port)
-            progress = Progress(config.steps)
-            status, first_step_s = _follow(run, progress, began)
-        except BaseException:
-            _stop(run)
-            raise
+    run: Run | None = None
+    progress = Progress(config.steps)
+    try:
+        with local_ray.local_ray(num_cpus=max(2, os.cpu_count() or 2)) as cluster:
+            dashboard = Dashboard(cluster, port)
+            run = Jobs(cluster.dashboard_url, root).submit(config)
+            say(f"run {run.id}: starting the engine and the trainer")
+            with _stopped_at_the_end(run):
+                status, first_step_s = _follow(run, progress, dashboard, began)
+    finally:
+        if run is not None:
+            run.status()  # a driver that had to be killed could not write its end
     return _report(run, status, progress, time.monotonic() - began, first_step_s)
 
 
-@contextmanager
-def _connected(cluster: LocalRay, port: int) -> Iterator[None]:
-    """Be a part of the cluster, with Serve listening on our port before the run could start it on another."""
-    import ray
-    from ray import serve
+class Dashboard:
+    """The control plane, deployed as `serve deploy configs/serve.yaml` does. The run does not need it."""
 
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.WARNING)
-    # Ray's own handler for SIGTERM leaves without taking anything down.
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        serve.start(http_options={"host": "127.0.0.1", "port": port})
-        logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        yield
-    finally:
-        ray.shutdown()
+    def __init__(self, cluster: LocalRay, port: int) -> None:
+        from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+        self.url = f"http://127.0.0.1:{port}"
+        self.client = ServeSubmissionClient(cluster.dashboard_url)
+        # Before the run is submitted: whoever starts Serve decides its port.
+        self.client.deploy_applications(
+            {
+                "proxy_location": "HeadOnly",
+                "http_options": {"host": "127.0.0.1", "port": port},
+                "applications": [{"name": "telescope", "route_prefix": "/", "import_path": "app.serve:app"}],
+            }
+        )
+        self.announced = False
+
+    def announce(self) -> str | None:
+        """What to tell, once: where it is, or why it did not start."""
+        if self.announced:
+            return None
+        found = self.client.get_serve_details()["applications"]["telescope"]
+        self.announced = found["status"] in ("RUNNING", "DEPLOY_FAILED", "UNHEALTHY")
+        if not self.announced:
+            return None
+        if found["status"] == "RUNNING":
+            return f"dashboard: {self.url}"
+        return f"the dashboard did not start, the run goes on without it: {found['message'][-1000:]}"
 
 
-def _start_dashboard(port: int) -> None:
-    from ray import serve
-
-    from app.serve import app
-
-    try:
-        serve.run(app, name="telescope", route_prefix="/")
-        say(f"dashboard: http://127.0.0.1:{port}")
-    except RuntimeError as error:
-        # The run does not need it, and the reason is said.
-        say(f"the dashboard did not start, the run goes on without it: {error}")
-
-
-def _follow(run: Run, progress: Progress, began: float) -> tuple[Status, float | None]:
+def _follow(run: Run, progress: Progress, dashboard: Dashboard, began: float) -> tuple[Status, float | None]:
     """Show the progress until the run ends; returns its state and the seconds until the first step."""
     screen = Screen()
     first_step_s: float | None = None
@@ -112,6 +115,9 @@ def _follow(run: Run, progress: Progress, began: float) -> tuple[Status, float |
         if status.final:
             screen.close()
             return status, first_step_s
+        if news := dashboard.announce():
+            screen.close()
+            say(news)
         screen.show(progress.line() if progress.last_step else f"{status.sentence()}, {time.monotonic() - began:.0f} s")
         time.sleep(POLL_S)
 
@@ -151,14 +157,19 @@ def _report(run: Run, status: Status, progress: Progress, wall_s: float, first_s
     return 0 if status == "finished" else FAILED
 
 
-def _stop(run: Run) -> None:
-    """Give the driver the time to take down its engines and close its metrics; what is left goes with Ray."""
-    print(flush=True)
-    say("stopping the run")
+@contextmanager
+def _stopped_at_the_end(run: Run) -> Iterator[None]:
+    """When we end early, give the driver time to take down its engines; what is left goes with Ray."""
     try:
-        run.stop()
-    except (OSError, RuntimeError) as error:
-        say(f"the run did not stop by itself ({error}); ending its processes")
+        yield
+    except BaseException:
+        print(flush=True)
+        say("stopping the run")
+        try:
+            run.stop(cleanup=False)  # the cluster goes, and everything on it
+        except (OSError, RuntimeError) as error:
+            say(f"the run did not stop by itself ({error}); ending its processes")
+        raise
 
 
 def say(text: str) -> None:
@@ -166,7 +177,14 @@ def say(text: str) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise Interrupted
+    """One Ctrl-C often arrives twice: from the terminal, and passed on by `make` or `timeout`."""
+    global _interrupted_at
+    again_after_s, _interrupted_at = time.monotonic() - _interrupted_at, time.monotonic()
+    if again_after_s > ONE_INTERRUPT_S:
+        raise Interrupted
+
+
+_interrupted_at = -ONE_INTERRUPT_S
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

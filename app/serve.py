@@ -54,7 +54,7 @@ def _settle(jobs: Jobs) -> None:
     name="control",
     num_replicas=1,  # pages and live updates of one browser must meet the same process
     max_ongoing_requests=400,
-    ray_actor_options={"num_cpus": 0.01, "runtime_env": {"env_vars": ENVIRONMENT | PASSED_ON}},
+    ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": ENVIRONMENT | PASSED_ON}},
     logging_config={"enable_access_log": False},
 )
 @serve.ingress(build)
