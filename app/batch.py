@@ -65,7 +65,12 @@ class BatchBuilder:
     lost: int = 0
 
     def add(self, samples: list[dict[str, Any]]) -> int:
-        """Takes a finished group; returns how many groups to give back (0 or 1)."""
+        """Takes a finished group; returns how many groups to give back (0 or 1).
+
+        Ask `complete` after every one: a step that is complete must be taken before the next group.
+        """
+        if self.complete():
+            raise RuntimeError(f"step {self.step} is complete and was not taken")
         self._judge(samples)
         if any(sample["outcome"] == "trained" for sample in samples):
             self.kept.append(samples)

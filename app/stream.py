@@ -17,7 +17,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data.block import BlockMetadata
 
 from app import admission
-from app.batch import SHARE, BatchBuilder
+from app.batch import SHARE, Batch, BatchBuilder
 from app.config import Config, EnvironmentConfig
 from app.engine import Sampling
 from app.prompts import PromptOrder
@@ -160,21 +160,26 @@ class Batcher:
         if self.builder is None:
             self._begin()
         assert self.builder is not None
+        shares: list[dict[str, Any]] = []
         for samples in _groups(batch["samples"][0].as_py()):
             if given_back := self.builder.add(samples):
                 self.gate.give_back.remote(self.epoch, given_back)
-        if not self.builder.complete():
-            return SHARE.empty_table()
-        done = self.builder.take()
-        self._log(done.step, done.rows)
-        self._check_progress(done.rows)
-        return pa.Table.from_pylist([{**row, "epoch": self.epoch} for row in done.shares], schema=SHARE)
+            # After each group, not after each ticket: the next group belongs to the next step.
+            if self.builder.complete():
+                shares += self._close(self.builder.take())
+        return pa.Table.from_pylist(shares, schema=SHARE)
 
     def _begin(self) -> None:
         self.epoch, done = ray.get(self.gate.join.remote())
         if not ray.get(self.gate.register_batcher.remote(self.epoch)):
             raise RuntimeError("the batcher was restarted: the groups in its memory are lost, so the epoch ends")
         self.builder = BatchBuilder(self.config, done + 1, self.config.num_workers)
+
+    def _close(self, batch: Batch) -> list[dict[str, Any]]:
+        """A complete step: its rows go to the metrics actor, its shares to the ranks."""
+        self._log(batch.step, batch.rows)
+        self._check_progress(batch.rows)
+        return [{**share, "epoch": self.epoch} for share in batch.shares]
 
     def _log(self, step: int, rows: pa.Table) -> None:
         """Sends the step's rows; the message before must have been stored by then, else the actor is stuck."""

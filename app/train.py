@@ -231,12 +231,7 @@ def _take_down(context: RunContext) -> None:
 def _connect() -> None:
     """The cluster of the job, or a local one."""
     if not ray.is_initialized():
-        ray.init(
-            address=os.environ.get("RAY_ADDRESS"),
-            log_to_driver=True,
-            logging_level="WARNING",
-            include_dashboard=False if "RAY_ADDRESS" not in os.environ else None,
-        )
+        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True, logging_level="WARNING")
 
 
 def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:
