@@ -54,6 +54,8 @@ def _settle(jobs: Jobs) -> None:
     name="control",
     num_replicas=1,  # pages and live updates of one browser must meet the same process
     max_ongoing_requests=400,
+    graceful_shutdown_wait_loop_s=0.5,
+    graceful_shutdown_timeout_s=3,  # a page asks again; nothing it does must be finished
     ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": ENVIRONMENT | PASSED_ON}},
     logging_config={"enable_access_log": False},
 )

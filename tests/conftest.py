@@ -44,3 +44,15 @@ def ray_cluster() -> Iterator[LocalRay]:
         yield cluster
         ray.shutdown()
         os.environ.pop("RAY_ADDRESS")
+
+
+@pytest.fixture(scope="session")
+def serve_url(ray_cluster: LocalRay) -> str:
+    """Where Serve of the test cluster listens; on a port of its own unless a test started Serve before."""
+    from ray import serve
+    from ray.serve.context import _get_global_client
+
+    serve.start(http_options={"host": "127.0.0.1", "port": local_ray.free_ports(1)[0]})
+    client = _get_global_client()
+    assert client is not None
+    return f"http://127.0.0.1:{client.http_config.port}"
