@@ -23,9 +23,11 @@ LOCK_WAIT_S = 20.0
 class MetricsActor:
     """Async only so that log_step can wait for samples; all work is done in turn, on one thread."""
 
-    def __init__(self, run_dir: str, wandb: dict[str, Any] | None, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, run_dir: str, wandb: dict[str, Any] | None, settings: dict[str, Any], lock_wait_s: float = 0.0
+    ) -> None:
         sinks = [wandb_sink(Path(run_dir), wandb, settings["config"])] if wandb else []
-        self.core = MetricsCore(Path(run_dir), sinks=sinks, lock_wait_s=LOCK_WAIT_S, **settings)
+        self.core = MetricsCore(Path(run_dir), sinks=sinks, lock_wait_s=lock_wait_s, **settings)
         self.arrived = asyncio.Condition()
 
     async def log_samples(self, source: str, seq: int, rows: pa.Table) -> None:
@@ -92,6 +94,6 @@ def start(
     remote: Any = ray.remote(MetricsActor).options(
         name=name, namespace=namespace, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=64
     )
-    handle = remote.remote(str(run_dir), dict(wandb) if wandb else None, settings)
+    handle = remote.remote(str(run_dir), dict(wandb) if wandb else None, settings, LOCK_WAIT_S)
     ray.get(handle.ready.remote(), timeout=AFTER_TIMEOUT_S + LOCK_WAIT_S)
     return handle

@@ -15,6 +15,7 @@ import polars as pl
 from metrics import bias as selection_bias
 from metrics.catalog import attempts, catalog, visible_until
 from metrics.journal import read_lines
+from metrics.numbers import Ints
 from metrics.reader import Found, manifest, read
 from metrics.samples import samples, spans
 from metrics.store import CHECKS, FOLDER
@@ -144,7 +145,10 @@ def newest_step(folder: Path, run_dir: Path) -> int | None:
 
 
 def visible(found: Found, history: list[dict[str, Any]]) -> pl.DataFrame:
-    """Rows of the newest attempt of each step, in the order of writing; the tails that a resume abandoned are left out."""
+    """Rows of the newest attempt of each step; the tails that a resume abandoned are left out.
+
+    For each key they are in the order of writing: segments follow each other, and a merged one is sorted by key and row.
+    """
     if not found.frames:
         return pl.DataFrame(
             schema={
@@ -163,16 +167,16 @@ def visible(found: Found, history: list[dict[str, Any]]) -> pl.DataFrame:
             {a: e for a, e in ends.items() if e is not None}, default=2**62, return_dtype=pl.Int64
         )
         rows = rows.filter(pl.col("step") <= limit)
-    return rows.sort("row")
+    return rows
 
 
 def columns_of(rows: pl.DataFrame, max_points: int) -> dict[str, Any]:
     """Long rows to one column a key. A later row of the same step and key wins."""
     if not len(rows):
         return {"steps": [], "times": [], "columns": {}, "nonfinite": {}, "thinned": None}
-    steps, place = np.unique(rows["step"].to_numpy(), return_inverse=True)
-    times = np.zeros(len(steps))
-    times[place[::-1]] = rows["time"].to_numpy()[::-1]  # the first row of a step is when it was logged
+    steps, place = distinct(rows["step"].to_numpy())
+    times = np.full(len(steps), np.inf)
+    np.minimum.at(times, place, rows["time"].to_numpy())  # when the step was logged: what came late does not move it
     width = bucket_width(steps, max_points)
     shown, starts = (steps, None) if width == 1 else thinned_steps(steps, width)
     columns: dict[str, list[float | None]] = {}
@@ -189,6 +193,18 @@ def columns_of(rows: pl.DataFrame, max_points: int) -> dict[str, Any]:
     at = times if starts is None else times[np.searchsorted(steps, shown)]
     said = None if starts is None else {"bucket_steps": width, "points": len(shown), "of": len(steps)}
     return {"steps": shown.tolist(), "times": at.tolist(), "columns": columns, "nonfinite": nonfinite, "thinned": said}
+
+
+def distinct(steps: Ints) -> tuple[Ints, Ints]:
+    """The sorted distinct steps, and the place of each row's step among them. Without sorting when steps are dense."""
+    first = int(steps.min())
+    span = int(steps.max()) - first + 1
+    if span > 4 * len(steps):
+        unique, place = np.unique(steps, return_inverse=True)
+        return unique, place
+    present = np.zeros(span, dtype=bool)
+    present[steps - first] = True
+    return np.flatnonzero(present) + first, (np.cumsum(present) - 1)[steps - first]
 
 
 def by_key(rows: pl.DataFrame, place: np.ndarray) -> list[tuple[str, np.ndarray, np.ndarray]]:
@@ -221,7 +237,10 @@ def late_values(rows: pl.DataFrame, mark: tuple[int, float] | None) -> dict[str,
         return {}
     late: dict[str, list[list[Any]]] = {}
     for step, key, value in (
-        rows.filter(pl.col("row") > mark[0], pl.col("time") != mark[1]).select("step", "key", "value").rows()
+        rows.filter(pl.col("row") > mark[0], pl.col("time") != mark[1])
+        .sort("row")
+        .select("step", "key", "value")
+        .rows()
     ):
         late.setdefault(key, []).append([step, value if np.isfinite(value) else named(value)])
     return late
