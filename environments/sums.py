@@ -1,63 +1,76 @@
-"""sums: add a few digits, written with two digits. Small enough for a model of three million parameters.
+"""sums: add a few small digits and give one number. Small enough for a model of three million parameters.
 
-The total reward is 1 for the right sum, else 0.
+The total reward is 1 for the right sum and nothing else, else 0.
 
-The worked examples are of mixed quality, as if from pupils who can add but often forget to carry: most write only
-the ones digit of the sum ("3+8+6+2=" gives "09" and not "19"). A policy warmed up on them knows how to add and does
-it wrong most of the time; which of its two habits is right, it can only learn from the reward.
+The worked examples are of mixed quality, as if from pupils who can add but do not trust themselves: most name a
+second number as well ("3+1+4+2+0=" gives "10 or 11" and not "10"). A policy warmed up on them, briefly, adds roughly
+and hedges mostly. That hedging earns nothing, and which sums it has wrong, it can only learn from the reward.
+A problem is its digits in their order: "1+2+0+0+0=" may be trained on while "2+1+0+0+0=" is held out.
 """
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from environments.base import RewardResult, Sample, SingleTurnEnvironment, Split
 
 MAX_TERMS = 10
+NUMBER = re.compile(r"[0-9]+")
 
 
 class Sums(SingleTurnEnvironment):
-    """Both digits of a sum are metrics of their own: the tens digit is where the carry shows."""
+    """`single`: gave one number only. `first`: the first number it gave is the sum."""
 
-    metrics_ranges: ClassVar = {"tens": {"min": 0, "max": 1}, "ones": {"min": 0, "max": 1}}
+    metrics_ranges: ClassVar = {"single": {"min": 0, "max": 1}, "first": {"min": 0, "max": 1}}
 
     def __init__(
-        self, terms: int = 4, num_train: int = 4_000, num_eval: int = 500, careful: float = 0.3, seed: int = 0
+        self,
+        terms: int = 5,
+        max_digit: int = 4,
+        num_train: int = 2_000,
+        num_eval: int = 500,
+        sure: float = 0.2,
+        seed: int = 0,
     ) -> None:
-        if not 2 <= terms <= MAX_TERMS:
-            raise ValueError(f"terms must be 2 to {MAX_TERMS}, got {terms}")
-        if num_train < 1 or num_eval < 1 or num_train + num_eval > 10**terms:
+        if not 2 <= terms <= MAX_TERMS or not 1 <= max_digit <= 9:
+            raise ValueError(f"terms must be 2 to {MAX_TERMS} and max_digit 1 to 9, got {terms} and {max_digit}")
+        num_sums = (max_digit + 1) ** terms
+        if num_train < 1 or num_eval < 1 or num_train + num_eval > num_sums:
             raise ValueError(
-                f"there are {10**terms} sums of {terms} digits: num_train and num_eval must be at least 1 "
-                f"and together no more, got {num_train} and {num_eval}"
+                f"there are {num_sums} sums of {terms} digits up to {max_digit}: num_train and num_eval must be "
+                f"at least 1 and together no more, got {num_train} and {num_eval}"
             )
-        if not 0 <= careful <= 1:
-            raise ValueError(f"careful is a share of the worked examples, 0 to 1, got {careful}")
-        self.terms, self.careful = terms, careful
-        drawn = random.Random(f"sums {seed}").sample(range(10**terms), num_train + num_eval)
+        if not 0 <= sure <= 1:
+            raise ValueError(f"sure is a share of the worked examples, 0 to 1, got {sure}")
+        self.terms, self.base, self.sure = terms, max_digit + 1, sure
+        drawn = random.Random(f"sums {seed}").sample(range(num_sums), num_train + num_eval)
         self._held_out, self._train = drawn[:num_eval], drawn[num_eval:]
 
     def samples(self, split: Split) -> Sequence[Sample]:
-        return [_sample(self._digits(number)) for number in (self._held_out if split == "eval" else self._train)]
+        chosen = self._held_out if split == "eval" else self._train
+        return [_sample(self._digits(number)) for number in chosen]
 
     def compute_reward(self, completion: str, sample: Sample, eos_token: str = "") -> RewardResult:
         wanted, got = sample.answer, completion.removesuffix(eos_token).strip()
-        tens, ones = (float(a == b) for a, b in zip(wanted, got.rjust(2)[-2:], strict=True))
-        return RewardResult(float(got == wanted), {"tens": tens, "ones": ones}, {"sum": wanted})
+        numbers = NUMBER.findall(got)
+        metrics = {"single": float(len(numbers) == 1), "first": float(numbers[:1] == [wanted])}
+        return RewardResult(float(got == wanted), metrics, {"sum": wanted})
 
     def worked_examples(self, seed: int) -> Iterator[tuple[str, str]]:
         rng = random.Random(f"sums worked {seed}")
         held_out = set(self._held_out)
         while True:
-            number = rng.randrange(10**self.terms)
-            careful = rng.random() < self.careful
+            number, is_sure = rng.randrange(self.base**self.terms), rng.random() < self.sure
             if number not in held_out:
                 sample = _sample(self._digits(number))
-                yield str(sample.prompt), sample.answer if careful else "0" + sample.answer[1]
+                hedge = "" if is_sure else f" or {int(sample.answer) + 1}"
+                yield str(sample.prompt), sample.answer + hedge
 
-    def _digits(self, number: int) -> str:
-        return f"{number:0{self.terms}d}"
+    def _digits(self, number: int) -> list[int]:
+        """The digits to add: those of the number, written in base `max_digit` + 1."""
+        return [number // self.base**place % self.base for place in range(self.terms)]
 
 
-def _sample(digits: str) -> Sample:
-    return Sample("+".join(digits) + "=", f"{sum(map(int, digits)):02d}")
+def _sample(digits: Sequence[int]) -> Sample:
+    return Sample("+".join(map(str, digits)) + "=", str(sum(digits)))

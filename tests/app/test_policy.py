@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_weights(cache, tmp_path):
 
 def test_examples_of_several_environments_take_turns():
     chosen = [
-        ("sums", {"terms": 2, "num_train": 50, "num_eval": 20}),
+        ("sums", {"terms": 2, "max_digit": 9, "num_train": 50, "num_eval": 20}),
         ("sums", {"terms": 3, "num_eval": 20, "num_train": 50}),
     ]
     examples = embedded.worked_examples(chosen, seed=0)

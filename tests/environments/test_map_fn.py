@@ -40,18 +40,14 @@ def test_another_batch_format_is_refused_with_the_remedy():
 
 
 @pytest.mark.stack
-def test_an_environment_is_a_ray_data_map_function():
+def test_an_environment_is_a_ray_data_map_function(ray_cluster):
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        table = table_of([Sample("reverse abcd: ", "abcd"[::-1])] * 3, ["dcba", "dcbx", "abcd"])
-        dataset = ray.data.from_arrow(table)
-        mapped = dataset.map_batches(load("reverse_text", {}).map_fn(), batch_format="pyarrow")
-        scored = pa.concat_tables(ray.get(mapped.to_arrow_refs()))
-    finally:
-        ray.shutdown()
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    table = table_of([Sample("reverse abcd: ", "abcd"[::-1])] * 3, ["dcba", "dcbx", "abcd"])
+    mapped = ray.data.from_arrow(table).map_batches(
+        load("reverse_text", {}).map_fn(), batch_format="pyarrow", num_cpus=0.1
+    )
+    scored = pa.concat_tables(ray.get(mapped.to_arrow_refs()))
     assert sorted(scored["reward"].to_pylist()) == [0.0, 0.75, 1.0]
     assert scored.schema.field("tags").type == pa.map_(pa.string(), pa.string())

@@ -12,7 +12,7 @@ from environments.loader import available, load
 SETTINGS = {
     "countdown": [{}, {"num_numbers": 2, "num_train": 50}],
     "reverse_text": [{}, {"length": 3}],
-    "sums": [{}, {"terms": 3, "num_train": 500, "num_eval": 100}],
+    "sums": [{}, {"terms": 3, "max_digit": 9, "num_train": 400, "num_eval": 100}],
 }
 CASES = [(name, kwargs) for name in available() for kwargs in SETTINGS.get(name, [{}])]
 
@@ -116,9 +116,9 @@ def test_countdown_rewards_form_and_result(completion, reward):
     [
         ("countdown", {"num_numbers": 1}, "num_numbers must be 2 to 6, got 1"),
         ("countdown", {"max_target": 5}, "max_target must be 10 to 100000, got 5"),
-        ("sums", {"terms": 1}, "terms must be 2 to 10, got 1"),
-        ("sums", {"terms": 2}, "there are 100 sums of 2 digits: .* got 4000 and 500"),
-        ("sums", {"careful": 1.5}, "careful is a share of the worked examples, 0 to 1, got 1.5"),
+        ("sums", {"terms": 1}, "terms must be 2 to 10 and max_digit 1 to 9, got 1 and 4"),
+        ("sums", {"terms": 2}, "there are 25 sums of 2 digits up to 4: .* got 2000 and 500"),
+        ("sums", {"sure": 1.5}, "sure is a share of the worked examples, 0 to 1, got 1.5"),
         ("reverse_text", {"length": 1}, "length must be 2 to 64 letters, got 1"),
         ("reverse_text", {"length": 3, "num_train": 9_000}, "num_train must be 1 to 8588 words, got 9000"),
     ],
@@ -137,30 +137,36 @@ def test_countdown_says_when_there_are_too_few_problems():
 
 
 @pytest.mark.parametrize(
-    ("completion", "reward", "tens", "ones"),
+    ("completion", "reward", "single", "first"),
     [
-        ("19", 1, 1, 1),
-        ("19</s>", 1, 1, 1),
-        (" 19 ", 1, 1, 1),
-        ("09", 0, 0, 1),
-        ("9", 0, 0, 1),
-        ("18", 0, 1, 0),
-        ("119", 0, 1, 1),
+        ("10", 1, 1, 1),
+        (" 10 </s>", 1, 1, 1),
+        ("10 or 11", 0, 0, 1),
+        ("9 or 10", 0, 0, 0),
+        ("9", 0, 1, 0),
+        ("10.", 0, 1, 1),
+        ("010", 0, 1, 0),
+        ("", 0, 0, 0),
     ],
 )
-def test_sums_rewards_the_whole_sum_and_watches_both_digits(completion, reward, tens, ones):
-    result = load("sums", {}).compute_reward(completion, Sample("3+8+6+2=", "19"), "</s>")
-    assert (result.total_reward, result.sample_metrics) == (reward, {"tens": tens, "ones": ones})
+def test_sums_rewards_one_right_number_and_watches_hedging(completion, reward, single, first):
+    result = load("sums", {}).compute_reward(completion, Sample("3+1+4+2+0=", "10"), "</s>")
+    assert (result.total_reward, result.sample_metrics) == (reward, {"single": single, "first": first})
 
 
-def test_worked_sums_show_no_held_out_problem_and_are_careful_as_often_as_asked():
-    environment = load("sums", {"careful": 0.3})
+def test_sums_are_what_they_say():
+    for sample in load("sums", {"terms": 3, "max_digit": 9, "num_train": 500}).samples("train"):
+        digits = [int(digit) for digit in sample.prompt.removesuffix("=").split("+")]
+        assert len(digits) == 3
+        assert sample.answer == str(sum(digits))
+
+
+def test_worked_sums_show_no_held_out_problem_and_are_sure_as_often_as_asked():
+    environment = load("sums", {"sure": 0.3})
     examples = list(itertools.islice(environment.worked_examples(1), 5_000))
-    held_out = {sample.prompt for sample in environment.samples("eval")}
+    assert not {sample.prompt for sample in environment.samples("eval")} & {prompt for prompt, _ in examples}
     right = {sample.prompt: sample.answer for sample in environment.samples("train")}
-    known = [(prompt, completion) for prompt, completion in examples if prompt in right]
-    assert not held_out & {prompt for prompt, _ in examples}
-    assert all(completion[1] == right[prompt][1] for prompt, completion in known)
-    share = sum(completion == right[prompt] for prompt, completion in known) / len(known)
-    assert 0.33 < share < 0.39  # 0.3 careful ones, and sums below ten, which need no carry
+    known = [(right[prompt], completion) for prompt, completion in examples if prompt in right]
+    assert all(completion in (answer, f"{answer} or {int(answer) + 1}") for answer, completion in known)
+    assert 0.27 < sum(answer == completion for answer, completion in known) / len(known) < 0.33
     assert examples == list(itertools.islice(environment.worked_examples(1), 5_000))
