@@ -1,7 +1,7 @@
 """How fast the metrics are: aggregation, appending, opening, deltas. Run: python -m bench.metrics [RESULTS.json]
 
-Times are CPU time of the process, all its threads together, the best of several runs: on an idle machine the time on the
-clock is at most that, and a busy machine changes it little. Ratios are of two times in one process.
+Times are CPU time of the process, all its threads together, the best of several runs: on an idle machine the time on
+the clock is at most that, and a busy machine changes it little. Ratios are of two times in one process.
 The comparison is the same definitions in straightforward pandas: groupby, and a Gini function of a group.
 """
 
@@ -67,15 +67,24 @@ def samples(count: int, group_size: int, num_metrics: int = NUM_METRICS, step: i
     return conform(
         pa.table(
             {
-                "step": np.full(count, step), "env": ["sums"] * count, "group_id": ids // group_size, "sample_id": ids,
-                "outcome": ["trained"] * count, "reward": rng.random(count), "advantage": rng.standard_normal(count),
-                "prompt_tokens": np.full(count, 20), "completion_tokens": lengths, "total_tokens": lengths + 20,
-                "num_turns": np.ones(count, int), "truncated_turns": (lengths > 490).astype(int), "off_policy_steps": np.zeros(count, int),
+                "step": np.full(count, step),
+                "env": ["sums"] * count,
+                "group_id": ids // group_size,
+                "sample_id": ids,
+                "outcome": ["trained"] * count,
+                "reward": rng.random(count),
+                "advantage": rng.standard_normal(count),
+                "prompt_tokens": np.full(count, 20),
+                "completion_tokens": lengths,
+                "total_tokens": lengths + 20,
+                "num_turns": np.ones(count, int),
+                "truncated_turns": (lengths > 490).astype(int),
+                "off_policy_steps": np.zeros(count, int),
                 "sample_metrics": own,
             }
         ),
         SAMPLES,
-    )  # fmt: skip
+    )
 
 
 def aggregation() -> list[dict]:

@@ -1,4 +1,5 @@
-"""python -m metrics export RUN | recompute RUN | docs: a run's numbers as a file, checked against its rows, explained."""
+"""python -m metrics export RUN | recompute RUN | docs: a run's numbers as a file, checked against its rows,
+explained."""
 
 import argparse
 import sys

@@ -88,9 +88,12 @@ def start(
     import ray
 
     settings = {
-        "attempt": attempt, "resume_step": resume_step, "config": dict(config), "environments": [dict(one) for one in environments],
+        "attempt": attempt,
+        "resume_step": resume_step,
+        "config": dict(config),
+        "environments": [dict(one) for one in environments],
         "num_slots": num_slots,
-    }  # fmt: skip
+    }
     remote: Any = ray.remote(MetricsActor).options(
         name=name, namespace=namespace, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=64
     )

@@ -1,5 +1,7 @@
 """What selection throws away. Pure: a frame of samples in, a table of drop rates out."""
 
+from itertools import pairwise
+
 import polars as pl
 
 from metrics.schema import DISCARDED, Outcome
@@ -9,7 +11,8 @@ LENGTHS = (0, 16, 64, 256, 1_024, 4_096, 16_384)
 
 
 def drop_rates(samples: pl.DataFrame) -> pl.DataFrame:
-    """One row for each (by, bucket): generated, dropped, drop_pct, each reason's count, mean reward of all and of trained.
+    """One row for each (by, bucket): generated, dropped, drop_pct, each reason's count, mean reward of all and of
+    trained.
 
     `by` is "all", "environment" or "length". Only samples that were generated to the end take part.
     """
@@ -42,6 +45,6 @@ def drop_rates(samples: pl.DataFrame) -> pl.DataFrame:
 
 def length_bucket() -> pl.Expr:
     bucket = pl.lit(f"{LENGTHS[-1]} and more")
-    for low, high in reversed(list(zip(LENGTHS, LENGTHS[1:], strict=False))):
+    for low, high in reversed(list(pairwise(LENGTHS))):
         bucket = pl.when(pl.col("completion_tokens") < high).then(pl.lit(f"{low} to {high - 1}")).otherwise(bucket)
     return bucket

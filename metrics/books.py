@@ -88,7 +88,8 @@ class Books:
             return rows
         trained = int((late & (rows["outcome"].to_numpy() == Outcome.TRAINED)).sum())
         self.notes["late_rows"] = (
-            f"{int(late.sum())} rows of step {int(steps[late].min())} ({trained} of them trained) came after that step was "
+            f"{int(late.sum())} rows of step {int(steps[late].min())} ({trained} of them trained) "
+            "came after that step was "
             f"logged; they are counted in step {self.last_step + 1}"
         )
         moved = pa.array(np.where(late, self.last_step + 1, steps), pa.int64())

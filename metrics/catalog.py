@@ -26,7 +26,8 @@ def attempts(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def visible_until(history: Sequence[Mapping[str, Any]]) -> dict[int, int | None]:
-    """Per attempt the last step that still counts: a later attempt replaces what lies after the step it resumed from."""
+    """Per attempt the last step that still counts: a later attempt replaces what lies after the step it resumed
+    from."""
     ends: dict[int, int | None] = {}
     for place, item in enumerate(history):
         ends[item["attempt"]] = min((later["resume_step"] for later in history[place + 1 :]), default=None)
@@ -66,7 +67,8 @@ def sample_metric_keys(sample_metrics: Mapping[str, Sequence[str]]) -> dict[str,
 def described(
     key: str, owned: Mapping[str, tuple[str, str, str, str | None]]
 ) -> tuple[str, str, Metric, tuple[str, str | None] | None]:
-    """The entry a key belongs to, its statistic ("value" for a scalar), its definition, and what its range is declared for."""
+    """The entry a key belongs to, its statistic ("value" for a scalar), its definition, and what its range is
+    declared for."""
     metric = find(key)
     if metric is not None:
         return of_built_in(key, metric)
@@ -92,9 +94,15 @@ def of_built_in(key: str, metric: Metric) -> tuple[str, str, Metric, tuple[str, 
 
 def custom(key: str) -> Metric:
     return Metric(
-        key=key, section=keys.split(key).section, definition="Returned by the trainer backend of this run; it has no built-in definition.",
-        unit="", population="the step", reduction="the backend's own", absent_when="the backend did not return it", source="custom",
-    )  # fmt: skip
+        key=key,
+        section=keys.split(key).section,
+        definition="Returned by the trainer backend of this run; it has no built-in definition.",
+        unit="",
+        population="the step",
+        reduction="the backend's own",
+        absent_when="the backend did not return it",
+        source="custom",
+    )
 
 
 def entry(
@@ -115,11 +123,24 @@ def entry(
     bounds, invert = declared(environments, *subject) if subject is not None else (UNKNOWN, metric.lower_is_better)
     sides, source = shown(bounds, seen(stats, observed))
     return {
-        "key": base, "section": section, "group": group, "name": name, "kind": metric.kind, "stats": stats if metric.kind == "distribution" else {},
-        "unit": metric.unit, "definition": metric.definition, "population": metric.population, "reduction": metric.reduction,
-        "absent_when": metric.absent_when, "source": metric.source, "healthy": list(metric.healthy) if metric.healthy else None,
-        "range": sides, "range_source": source, "declared": list(bounds), "invert": invert,
-    }  # fmt: skip
+        "key": base,
+        "section": section,
+        "group": group,
+        "name": name,
+        "kind": metric.kind,
+        "stats": stats if metric.kind == "distribution" else {},
+        "unit": metric.unit,
+        "definition": metric.definition,
+        "population": metric.population,
+        "reduction": metric.reduction,
+        "absent_when": metric.absent_when,
+        "source": metric.source,
+        "healthy": list(metric.healthy) if metric.healthy else None,
+        "range": sides,
+        "range_source": source,
+        "declared": list(bounds),
+        "invert": invert,
+    }
 
 
 def seen(stats: Mapping[str, str], observed: Observed) -> Range:

@@ -1,7 +1,8 @@
 """Self-checks of every step: what must hold in a healthy run, with a threshold, and a likely cause when it does not.
 
-Each check is a function of `Facts`; it returns a `Check`, or None when the step does not have what it needs. A check that
-fails is drawn red with its hint ("fail") or amber ("warn"); nothing here stops a run: the caller of log_step decides.
+Each check is a function of `Facts`; it returns a `Check`, or None when the step does not have what it needs. A check
+that fails is drawn red with its hint ("fail") or amber ("warn"); nothing here stops a run: the caller of log_step
+decides.
 """
 
 import math
@@ -116,7 +117,8 @@ def group_advantage_sum(facts: Facts) -> Check | None:
         worst,
         1e-4,
         f"largest |Σ advantage| / (1 + Σ|advantage|) of a group: {worst:.2g}",
-        "the baseline was computed over other samples than those of the group (a mixed-up group id, or samples left out of the mean)",
+        "the baseline was computed over other samples than those of the group (a mixed-up group id, "
+        "or samples left out of the mean)",
     )
 
 
@@ -170,7 +172,8 @@ def probe(facts: Facts) -> Check | None:
         value,
         0.25 if facts.is_low_precision else 1e-3,
         f"probe/logprob_abs_max = {value:.4g}",
-        "the engine does not have the weights that were pushed: a tensor that was not sent, the tied output head, or answers from the prefix cache",
+        "the engine does not have the weights that were pushed: a tensor that was not sent, the tied "
+        "output head, or answers from the prefix cache",
     )
 
 

@@ -129,7 +129,8 @@ class MetricsCore:
             self.store.spans.append(spans, attempt=self.attempt, source=source, seq=seq, meta={})
         if missing is not None:
             self.notes["samples_missing"] = (
-                f"the rows of message {missing[0]!r} {missing[1]} did not come in time; the step's numbers are without them"
+                f"the rows of message {missing[0]!r} {missing[1]} did not come in time; the step's "
+                "numbers are without them"
             )
         return self.store_step(source, seq, step, given, spans, started)
 
@@ -175,7 +176,8 @@ class MetricsCore:
         return row
 
     def late_shares(self, step: int) -> Points:
-        """Shares of the slots' time in the window of `lag` steps ago: by now every sample that overlaps it has ended."""
+        """Shares of the slots' time in the window of `lag` steps ago: by now every sample that overlaps it has
+        ended."""
         target = step - self.lag
         if not self.lag or target not in self.windows:
             return []

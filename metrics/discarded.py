@@ -1,4 +1,5 @@
-"""What a step threw away (contract section 5). Unit: samples. Counts are 0 when nothing was discarded; shares are absent."""
+"""What a step threw away (contract section 5). Unit: samples. Counts are 0 when nothing was discarded; shares are
+absent."""
 
 import polars as pl
 

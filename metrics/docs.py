@@ -11,9 +11,10 @@ HEAD = """# Metrics
 
 Written by `python -m metrics docs` from the definitions in `metrics/`; a test fails when it is out of date.
 
-A key with slashes is `section/group/name`. A name in angle brackets stands for one that a run has. `_{mean,std,…}` is one
-key for each word: `count` is the number of values, `nonfinite_count` (only when there are some) the number of values that
-are not finite and left the statistics. **Absent is not zero**: a key that was not measured at a step has no point there.
+A key with slashes is `section/group/name`. A name in angle brackets stands for one that a run has. `_{mean,std,…}`
+is one key for each word: `count` is the number of values, `nonfinite_count` (only when there are some) the number of
+values that are not finite and left the statistics. **Absent is not zero**: a key that was not measured at a step has
+no point there.
 
 Besides these, a run has the keys that its trainer backend returns from `train_step()`, under their own names.
 """
@@ -49,7 +50,8 @@ def page() -> str:
 
 def section_text(name: str, metrics: list[Metric]) -> str:
     rows = [
-        f"| {shown_key(m)} | {cell(m.definition)}{remarks(m)} | {cell(m.unit)} | {cell(m.population)} | {cell(m.reduction)} | {cell(m.absent_when)} |"
+        f"| {shown_key(m)} | {cell(m.definition)}{remarks(m)} | {cell(m.unit)} | {cell(m.population)} "
+        f"| {cell(m.reduction)} | {cell(m.absent_when)} |"
         for m in metrics
     ]
     head = ["| key | definition | unit | over | reduction | absent when |", "|---|---|---|---|---|---|"]
@@ -96,7 +98,8 @@ def tables_text() -> str:
     for name, schema in (("samples (and evals)", SAMPLES), ("spans", SPANS)):
         lines += [f"### {name}", "", "| column | type | meaning |", "|---|---|---|"]
         lines += [
-            f"| `{field.name}` | {field.type}{'' if not field.nullable else ', may be absent'} | {cell(meaning(field))} |"
+            f"| `{field.name}` | {field.type}{'' if not field.nullable else ', may be absent'} | "
+            f"{cell(meaning(field))} |"
             for field in schema
         ]
         lines.append("")

@@ -32,7 +32,8 @@ measured(
 
 
 def balance(started: int, ended: Mapping[str, int]) -> dict[str, float]:
-    """The ledger/* of a step. What is started and in no bin is in flight; fewer started than ended shows as negative."""
+    """The ledger/* of a step. What is started and in no bin is in flight; fewer started than ended shows as
+    negative."""
     bins = {f"ledger/{name}": float(ended.get(name, 0)) for name in BINS}
     in_flight = started - sum(count for name, count in ended.items() if name != Outcome.IN_FLIGHT)
     return bins | {f"ledger/{Outcome.IN_FLIGHT}": float(in_flight), "ledger/started": float(started)}

@@ -79,7 +79,8 @@ def block_statistics(values: Floats, groups: Ints) -> list[dict[str, float]]:
 
 
 def gini(values: Sequence[Any]) -> float | None:
-    """Σᵢ Σⱼ |xᵢ − xⱼ| / (2 n Σᵢ |xᵢ|): 0 when all are equal or all are zero, at most (n − 1)/n. Absent without a finite value."""
+    """Σᵢ Σⱼ |xᵢ − xⱼ| / (2 n Σᵢ |xᵢ|): 0 when all are equal or all are zero, at most (n − 1)/n. Absent without a
+    finite value."""
     numbers = np.array([float(value) for value in values if value is not None], dtype=np.float64)
     numbers = numbers[np.isfinite(numbers)]
     return float(gini_rows(numbers[None, :])[0]) if len(numbers) else None

@@ -1,4 +1,5 @@
-"""Declared ranges of rewards and metrics (contract section 7). They shape charts and colours; they never touch training."""
+"""Declared ranges of rewards and metrics (contract section 7). They shape charts and colours; they never touch
+training."""
 
 import math
 from collections.abc import Mapping, Sequence

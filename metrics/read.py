@@ -36,7 +36,8 @@ SPARKLINE_POINTS = 60
 
 
 def runs(root: Path) -> list[dict[str, Any]]:
-    """Every run below the root, newest first: run.json, and `last_step`, `elapsed_s`, `latest` (headline values), `sparkline`."""
+    """Every run below the root, newest first: run.json, and `last_step`, `elapsed_s`, `latest` (headline values),
+    `sparkline`."""
     found = [run(root, path.parent.name) for path in Path(root).glob("*/run.json")]
     return sorted(found, key=lambda item: (seconds(item.get("created_at")) or 0.0, item["id"]), reverse=True)
 
@@ -147,7 +148,8 @@ def newest_step(folder: Path, run_dir: Path) -> int | None:
 def visible(found: Found, history: list[dict[str, Any]]) -> pl.DataFrame:
     """Rows of the newest attempt of each step; the tails that a resume abandoned are left out.
 
-    For each key they are in the order of writing: segments follow each other, and a merged one is sorted by key and row.
+    For each key they are in the order of writing: segments follow each other, and a merged one is sorted by key and
+    row.
     """
     if not found.frames:
         return pl.DataFrame(
@@ -270,7 +272,8 @@ def damaged(run_dir: Path) -> list[str]:
 
 
 def compare(root: Path, ids: Sequence[str]) -> dict[str, Any]:
-    """Runs side by side: their descriptions, each key's last value per run, and the config keys in which they differ."""
+    """Runs side by side: their descriptions, each key's last value per run, and the config keys in which they
+    differ."""
     folders = {run_id: run_folder(root, run_id) for run_id in ids}
     curves = {run_id: series(folder, max_points=4) for run_id, folder in folders.items()}
     keys = sorted({key for curve in curves.values() for key in curve["columns"]})

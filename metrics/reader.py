@@ -1,7 +1,7 @@
 """Reading tables while they may be written: verified segments, kept in memory, and damaged ones named.
 
-Segments never change once written, so a decoded one is kept (up to CACHED_BYTES over all runs); a delta reads only files
-that are new.
+Segments never change once written, so a decoded one is kept (up to CACHED_BYTES over all runs); a delta reads only
+files that are new.
 """
 
 from collections import OrderedDict
@@ -75,7 +75,8 @@ def manifest(folder: Path) -> Manifest:
 def read(
     folder: Path, wanted: Callable[[Segment], bool], columns: list[str] | None = None, *, keep: bool = True
 ) -> Found:
-    """The frames of the wanted segments. A segment that is merged away during the reading is found in the new manifest."""
+    """The frames of the wanted segments. A segment that is merged away during the reading is found in the new
+    manifest."""
     for _ in range(RETRIES):
         known = manifest(folder)
         try:
@@ -134,7 +135,8 @@ def decoded(folder: Path, segment: Segment, columns: list[str] | None, keep: boo
 
 
 def verified_path(folder: Path, segment: Segment) -> Path:
-    """The segment's file, its checksum held against the manifest once in this process: for reading parts of a big file."""
+    """The segment's file, its checksum held against the manifest once in this process: for reading parts of a big
+    file."""
     path = folder / segment.file
     stat = path.stat()
     key = (str(path), segment.sha256, stat.st_size, stat.st_mtime_ns)

@@ -1,4 +1,5 @@
-"""The registry: every built-in metric, defined once. Aggregation, tooltips, docs/metrics.md and W&B names all come from here.
+"""The registry: every built-in metric, defined once. Aggregation, tooltips, docs/metrics.md and W&B names all come
+from here.
 
 A definition is a function; its docstring is the sentence that a reader sees. `<env>` and other names in angle brackets
 in a key stand for a name that is known only in a run. A distribution is one definition and several keys: `reward` is

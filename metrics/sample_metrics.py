@@ -1,4 +1,5 @@
-"""What the samples of a step say (contract section 4): reward, advantage, lengths, staleness, the environment's own numbers."""
+"""What the samples of a step say (contract section 4): reward, advantage, lengths, staleness, the environment's own
+numbers."""
 
 from dataclasses import replace
 

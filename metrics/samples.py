@@ -1,4 +1,5 @@
-"""Reading a run's samples and spans: filtered, sorted, in pages. Bulky columns are read for the rows of the page only."""
+"""Reading a run's samples and spans: filtered, sorted, in pages. Bulky columns are read for the rows of the page
+only."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,7 +111,8 @@ def sort_key(rows: pl.DataFrame, sort: str) -> pl.Expr:
         return same.list.first()
     if sort not in rows.columns or rows.schema[sort].is_nested():
         raise ValueError(
-            f"cannot sort by {sort!r}; use one of {', '.join(c for c in rows.columns if not rows.schema[c].is_nested())}"
+            f"cannot sort by {sort!r}; use one of "
+            f"{', '.join(c for c in rows.columns if not rows.schema[c].is_nested())}"
         )
     return pl.col(sort)
 

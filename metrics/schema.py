@@ -1,8 +1,9 @@
-"""The two kinds of rows that a run hands to its metrics: samples (one row a completion) and spans (one row an operation).
+"""The two kinds of rows that a run hands to its metrics: samples (one row a completion) and spans (one row an
+operation).
 
-Senders build tables with `samples_table` and `spans_table`; `conform` lets any Arrow table in that has these columns, and
-refuses others by name. Times are seconds on ONE monotonic clock of the run (time.monotonic of the head host).
-A null is "absent": not measured. It is never the same as 0, NaN or an empty text.
+Senders build tables with `samples_table` and `spans_table`; `conform` lets any Arrow table in that has these
+columns, and refuses others by name. Times are seconds on ONE monotonic clock of the run (time.monotonic of the head
+host). A null is "absent": not measured. It is never the same as 0, NaN or an empty text.
 """
 
 import difflib

@@ -146,9 +146,14 @@ class Table:
         )
         steps = rows["step"].to_pylist()
         entry = {
-            "level": 0, "first_row": first, "last_row": last, "attempts": [attempt, attempt],
-            "steps": [min(steps), max(steps)] if steps else [], "messages": {source: [[seq, seq]]}, "meta": meta,
-        }  # fmt: skip
+            "level": 0,
+            "first_row": first,
+            "last_row": last,
+            "attempts": [attempt, attempt],
+            "steps": [min(steps), max(steps)] if steps else [],
+            "messages": {source: [[seq, seq]]},
+            "meta": meta,
+        }
         name = f"{first:012d}-{max(last, first):012d}.L0"
         if not rows.num_rows:
             name = f"{first:012d}-empty-{hashlib.sha256(f'{source} {seq}'.encode()).hexdigest()[:8]}.L0"

@@ -1,4 +1,5 @@
-"""Places besides the run directory that get a run's numbers. A sink never stops or delays a run; its trouble is shown."""
+"""Places besides the run directory that get a run's numbers. A sink never stops or delays a run; its trouble is
+shown."""
 
 import queue
 import threading
@@ -60,7 +61,8 @@ class ThreadedSink:
                     return
                 write(*item)
             except Exception as error:  # noqa: BLE001 - a service may raise anything, and may not stop the run
-                self.problem = f"{self.name}: {type(error).__name__}: {str(error)[:300]}; the run goes on, its own record is complete"
+                what = f"{type(error).__name__}: {str(error)[:300]}"
+                self.problem = f"{self.name}: {what}; the run goes on, its own record is complete"
                 if isinstance(item, str):
                     return
 

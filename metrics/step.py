@@ -33,8 +33,9 @@ def step_metrics(
 ) -> dict[str, float]:
     """Every number of a step that its rows decide: sections 4 to 6 of the contract. A key that is not there is absent.
 
-    `samples` are the rows of the step, discarded ones included. `previous_end_s` is when the previous step ended; without
-    it the start of the `step` span is taken. Without `num_slots` the shares of the inference slots' time are left out.
+    `samples` are the rows of the step, discarded ones included. `previous_end_s` is when the previous step ended;
+    without it the start of the `step` span is taken. Without `num_slots` the shares of the inference slots' time are
+    left out.
     """
     return step_numbers(arranged(samples), spans, num_slots=num_slots, previous_end_s=previous_end_s).values
 
@@ -105,7 +106,10 @@ def allowed(by_name: dict[str, dict[str, float]], environment: str, left_out: di
     for name in by_name:
         complaint = name_problem(name, environment)
         if complaint is None and len(good) >= MAX_SAMPLE_METRICS:
-            complaint = f"environment {environment!r}: more than {MAX_SAMPLE_METRICS} names of sample metrics; {name[:60]!r} and others are left out"
+            complaint = (
+                f"environment {environment!r}: more than {MAX_SAMPLE_METRICS} names of sample metrics; "
+                f"{name[:60]!r} and others are left out"
+            )
         if complaint is None:
             good.append(name)
         elif len(left_out) < 20:

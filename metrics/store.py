@@ -9,9 +9,10 @@
     <run>/metrics/spans/            one row an operation (schema.SPANS)
 
 Every table has two columns more: `attempt`, and `row` (its number in the table, in the order of writing). In `series` a
-later row of the same attempt, step and key wins; an absent value has no row; a value that is not finite is stored as it is.
-The tables are Parquet (metrics/segments.py says how they are written): `polars.read_parquet("<run>/metrics/series/*.parquet")`.
-Text columns may hold anything that UTF-8 can; the escapes `\\udc80` and `\\xff` mark what it cannot.
+later row of the same attempt, step and key wins; an absent value has no row; a value that is not finite is stored as
+it is. The tables are Parquet (metrics/segments.py says how they are written):
+`polars.read_parquet("<run>/metrics/series/*.parquet")`. Text columns may hold anything that UTF-8 can; the escapes
+`\\udc80` and `\\xff` mark what it cannot.
 """
 
 import os
@@ -120,7 +121,8 @@ class Store:
         if attempt in known:
             if known[attempt]["resume_step"] != resume_step:
                 raise ValueError(
-                    f"attempt {attempt} resumes from step {known[attempt]['resume_step']}, got {resume_step}; a new resume needs attempt {attempt + 1}"
+                    f"attempt {attempt} resumes from step {known[attempt]['resume_step']}, got "
+                    f"{resume_step}; a new resume needs attempt {attempt + 1}"
                 )
             return
         if attempt < max(known, default=0):

@@ -1,8 +1,8 @@
 """Fewer points of a long curve, keeping its extremes.
 
-Beyond `max_points` steps, steps are put into buckets whose width is a power of two and whose borders are fixed (multiples
-of the width), so a curve that grows does not jump. A bucket gives two points, at its first and last step: the smallest
-and the largest value in it, in the order in which they occur. The newest step keeps its own value.
+Beyond `max_points` steps, steps are put into buckets whose width is a power of two and whose borders are fixed
+(multiples of the width), so a curve that grows does not jump. A bucket gives two points, at its first and last step:
+the smallest and the largest value in it, in the order in which they occur. The newest step keeps its own value.
 """
 
 import numpy as np

@@ -1,4 +1,5 @@
-"""Where the time of a step went (contract section 6). Seconds of one monotonic clock; ranks are reduced by max for totals."""
+"""Where the time of a step went (contract section 6). Seconds of one monotonic clock; ranks are reduced by max for
+totals."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -87,7 +88,8 @@ timing("eval_total", "Evaluations charged to the step.")
 SLOTS = "inference slots × the step's window (from the end of the previous step to the end of this one)"
 timing(
     "generation_pct",
-    "Share of the inference slots' time in the step's window in which they generated, for whichever step the sample is used.",
+    "Share of the inference slots' time in the step's window in which they generated, for whichever "
+    "step the sample is used.",
     unit="%",
     population=SLOTS,
     reduction="100 × Σ overlap / (slots × window)",

@@ -45,7 +45,8 @@ trainer(
 )
 trainer(
     "kl_divergence_inference",
-    "Mean of exp(d) − 1 − d with d = log-probability of the trainer − log-probability of the rollout: the k3 estimate of KL(rollout ‖ current), with the weights at the start of the step.",
+    "Mean of exp(d) − 1 − d with d = log-probability of the trainer − log-probability of the rollout: "
+    "the k3 estimate of KL(rollout ‖ current), with the weights at the start of the step.",
     unit="nats",
     absent_when=NO_LOGPROBS,
     healthy=(0.0, 0.1),
@@ -67,7 +68,8 @@ trainer(
 )
 trainer(
     "loss/policy",
-    "The policy objective that was optimised. With one update on fresh data it is near −mean(advantage) = 0: it does not show progress.",
+    "The policy objective that was optimised. With one update on fresh data it is near "
+    "−mean(advantage) = 0: it does not show progress.",
     section="loss",
     absent_when=NO_TOKENS,
     reduction="the algorithm's own aggregation, global",
@@ -89,7 +91,8 @@ trainer(
 for side, where in (("low", "below"), ("high", "above")):
     trainer(
         f"clip/{side}_fraction",
-        f"Share of trained tokens where the clip binds in the advantage's direction, {where} (sequences for GSPO). 0 by construction on the first update of fresh data.",
+        f"Share of trained tokens where the clip binds in the advantage's direction, {where} "
+        "(sequences for GSPO). 0 by construction on the first update of fresh data.",
         section="clip",
         unit="fraction",
         absent_when="the algorithm has no clip",
@@ -151,7 +154,8 @@ trainer(
 )
 trainer(
     "probe/logprob_abs_max",
-    "Largest |log-probability of the engine − log-probability of the trainer| on the probe prompt after the weights were pushed.",
+    "Largest |log-probability of the engine − log-probability of the trainer| on the probe prompt "
+    "after the weights were pushed.",
     section="probe",
     unit="nats",
     population="tokens of the probe prompt, every replica",

@@ -17,9 +17,20 @@ RANGES = {"correct": {"min": 0.0, "max": 1.0}, "tries": {"min": 0.0, "max": 5.0,
 def sample(**given: Any) -> dict[str, Any]:
     """One sample row; each test names only what it is about."""
     plain = {
-        "step": 1, "env": "sums", "group_id": 0, "sample_id": 0, "outcome": "trained", "reward": 0.0, "advantage": 0.0,
-        "prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9, "num_turns": 1, "truncated_turns": 0, "off_policy_steps": 0,
-    }  # fmt: skip
+        "step": 1,
+        "env": "sums",
+        "group_id": 0,
+        "sample_id": 0,
+        "outcome": "trained",
+        "reward": 0.0,
+        "advantage": 0.0,
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+        "num_turns": 1,
+        "truncated_turns": 0,
+        "off_policy_steps": 0,
+    }
     return plain | given
 
 
@@ -97,11 +108,26 @@ def write_run_json(
         (moment + timedelta(seconds=10 + 3 * last)).isoformat() if state in ("finished", "failed", "stopped") else None
     )
     about = {
-        "id": run_dir.name, "name": name, "state": state, "reason": "the engine ended: out of memory" if state == "failed" else None,
-        "created_at": moment.isoformat(), "started_at": (moment + timedelta(seconds=4)).isoformat(), "ended_at": ended,
-        "steps": steps, "attempt": attempt, "model": "embedded", "environments": list(environments), "algorithm": "grpo",
-        "job_id": None, "pid": 1, "host": "builder", "versions": {"telescope": "0.1.0"}, "notes": "", "tags": [], "archived": False,
-    }  # fmt: skip
+        "id": run_dir.name,
+        "name": name,
+        "state": state,
+        "reason": "the engine ended: out of memory" if state == "failed" else None,
+        "created_at": moment.isoformat(),
+        "started_at": (moment + timedelta(seconds=4)).isoformat(),
+        "ended_at": ended,
+        "steps": steps,
+        "attempt": attempt,
+        "model": "embedded",
+        "environments": list(environments),
+        "algorithm": "grpo",
+        "job_id": None,
+        "pid": 1,
+        "host": "builder",
+        "versions": {"telescope": "0.1.0"},
+        "notes": "",
+        "tags": [],
+        "archived": False,
+    }
     (run_dir / "run.json").write_text(json.dumps(about))
     (run_dir / "config.yaml").write_text(f"name: {name}\nsteps: {steps}\nalgorithm: grpo\n")
     (run_dir / "logs").mkdir(exist_ok=True)
@@ -128,9 +154,14 @@ class Writer:
         self.now_s, self.group, self.started = 100.0, 0, 0
         self.base = moment.timestamp() + 4
         self.core = core(
-            run_dir, attempt=attempt, resume_step=resume_step, environments=environments, num_slots=groups * group_size,
-            clock=lambda: self.base + 3 * self.step, config={"algorithm": "grpo", "name": run_dir.name, "steps": steps, "learning_rate": 1e-4, "seed": 0},
-        )  # fmt: skip
+            run_dir,
+            attempt=attempt,
+            resume_step=resume_step,
+            environments=environments,
+            num_slots=groups * group_size,
+            clock=lambda: self.base + 3 * self.step,
+            config={"algorithm": "grpo", "name": run_dir.name, "steps": steps, "learning_rate": 1e-4, "seed": 0},
+        )
 
     def write(self, last_step: int, eval_every: int, nan_at: int | None) -> None:
         if self.attempt == 1 and eval_every:
@@ -152,13 +183,23 @@ class Writer:
         trained = sum(row["completion_tokens"] for row in rows if row["outcome"] == "trained")
         drift = 0.001 * self.rng.random()
         values = {
-            "loss/policy": self.rng.gauss(0, 0.01), "grad_norm": float("nan") if self.step == nan_at else 0.3 + self.rng.random(),
-            "learning_rate": 1e-4, "entropy": 1.5 * (1 - 0.8 * self.skill()), "kl_divergence_inference": drift / 2,
-            "clip/low_fraction": 0.0, "clip/high_fraction": 0.01 * self.rng.random(), "importance/mean": 1.0 + drift,
-            "importance/max": 1.2, "importance/ess_fraction": 0.99, "importance/capped_fraction": 0.0,
-            "mismatch/logprob_abs_mean": drift, "mismatch/logprob_abs_max": 10 * drift, "probe/logprob_abs_max": 1e-5,
-            "tokens/trained": trained, "tokens/padding": 3,
-        }  # fmt: skip
+            "loss/policy": self.rng.gauss(0, 0.01),
+            "grad_norm": float("nan") if self.step == nan_at else 0.3 + self.rng.random(),
+            "learning_rate": 1e-4,
+            "entropy": 1.5 * (1 - 0.8 * self.skill()),
+            "kl_divergence_inference": drift / 2,
+            "clip/low_fraction": 0.0,
+            "clip/high_fraction": 0.01 * self.rng.random(),
+            "importance/mean": 1.0 + drift,
+            "importance/max": 1.2,
+            "importance/ess_fraction": 0.99,
+            "importance/capped_fraction": 0.0,
+            "mismatch/logprob_abs_mean": drift,
+            "mismatch/logprob_abs_max": 10 * drift,
+            "probe/logprob_abs_max": 1e-5,
+            "tokens/trained": trained,
+            "tokens/padding": 3,
+        }
         self.core.log_step(
             f"trainer/{self.attempt}", self.step, self.step, values, spans_table(self.spans(start)), self.started
         )
@@ -185,20 +226,52 @@ class Writer:
         }.get(kind)
         text = f"{a} + {b} = {a + b if ok else a + b + 1}" + (" <b>ünïcödé 🎯</b>" if place == 0 else "")
         return sample(
-            step=self.step, env=env, group_id=self.group, sample_id=self.group * 64 + place, problem_id=f"{env}/{self.group % 200}", outcome=kind, outcome_reason=reason,
-            reward=float(ok) if scored else None, advantage=advantage if kind == "trained" else None, completion_tokens=length, prompt_tokens=6, total_tokens=length + 6,
-            truncated_turns=int(length == 23), stop_reason="length" if length == 23 else "stop", off_policy_steps=2 if kind == "max_async" else 0,
-            sample_metrics={"correct": float(ok), "tries": float(self.rng.randrange(1, 4))} | ({"carry": 1.0} if (a % 10) + (b % 10) > 9 else {}),
-            golden_answers={"answer": str(a + b)}, tags={"difficulty": "easy" if a + b < 50 else "hard"}, prompt=f"What is {a} + {b}?", completion=text,
-            prompt_ids=list(range(6)), token_ids=[self.rng.randrange(90) for _ in range(length)], trained_mask=[True] * length,
-            rollout_logprobs=[-self.rng.random() for _ in range(length)], versions=[self.step - 1] * length,
-            generate_start_s=begin, generate_end_s=begin + 0.04 * length, reward_start_s=begin + 0.04 * length, reward_end_s=begin + 0.04 * length + 0.02, engine="engine 0",
-        )  # fmt: skip
+            step=self.step,
+            env=env,
+            group_id=self.group,
+            sample_id=self.group * 64 + place,
+            problem_id=f"{env}/{self.group % 200}",
+            outcome=kind,
+            outcome_reason=reason,
+            reward=float(ok) if scored else None,
+            advantage=advantage if kind == "trained" else None,
+            completion_tokens=length,
+            prompt_tokens=6,
+            total_tokens=length + 6,
+            truncated_turns=int(length == 23),
+            stop_reason="length" if length == 23 else "stop",
+            off_policy_steps=2 if kind == "max_async" else 0,
+            sample_metrics={"correct": float(ok), "tries": float(self.rng.randrange(1, 4))}
+            | ({"carry": 1.0} if (a % 10) + (b % 10) > 9 else {}),
+            golden_answers={"answer": str(a + b)},
+            tags={"difficulty": "easy" if a + b < 50 else "hard"},
+            prompt=f"What is {a} + {b}?",
+            completion=text,
+            prompt_ids=list(range(6)),
+            token_ids=[self.rng.randrange(90) for _ in range(length)],
+            trained_mask=[True] * length,
+            rollout_logprobs=[-self.rng.random() for _ in range(length)],
+            versions=[self.step - 1] * length,
+            generate_start_s=begin,
+            generate_end_s=begin + 0.04 * length,
+            reward_start_s=begin + 0.04 * length,
+            reward_end_s=begin + 0.04 * length + 0.02,
+            engine="engine 0",
+        )
 
     def spans(self, start: float) -> list[dict[str, Any]]:
         now, rows = start, []
-        plan = [("waiting_for_data", 1.4, None), ("data_to_device", 0.02, 0), ("forward", 0.3, 0), ("loss_computation", 0.05, 0), ("backward", 0.5, 0),
-                ("forward", 0.3, 1), ("loss_computation", 0.05, 1), ("backward", 0.5, 1), ("optimizer", 0.08, None)]  # fmt: skip
+        plan = [
+            ("waiting_for_data", 1.4, None),
+            ("data_to_device", 0.02, 0),
+            ("forward", 0.3, 0),
+            ("loss_computation", 0.05, 0),
+            ("backward", 0.5, 0),
+            ("forward", 0.3, 1),
+            ("loss_computation", 0.05, 1),
+            ("backward", 0.5, 1),
+            ("optimizer", 0.08, None),
+        ]
         for kind, length, microbatch in plan:
             took = length * (0.9 + 0.2 * self.rng.random())
             rows.append(
@@ -234,8 +307,18 @@ class Writer:
             for place in range(2):
                 ok = self.rng.random() < self.skill()
                 rows.append(
-                    sample(step=step, env=self.environments[problem % len(self.environments)], group_id=problem, sample_id=problem * 2 + place, problem_id=f"held-out/{problem}",
-                           outcome="eval", reward=None if problem == 5 and step == 0 else float(ok), advantage=None, sample_metrics={"correct": float(ok)},
-                           prompt=f"What is {problem} + 1?", completion=str(problem + 1 + (not ok)))
-                )  # fmt: skip
+                    sample(
+                        step=step,
+                        env=self.environments[problem % len(self.environments)],
+                        group_id=problem,
+                        sample_id=problem * 2 + place,
+                        problem_id=f"held-out/{problem}",
+                        outcome="eval",
+                        reward=None if problem == 5 and step == 0 else float(ok),
+                        advantage=None,
+                        sample_metrics={"correct": float(ok)},
+                        prompt=f"What is {problem} + 1?",
+                        completion=str(problem + 1 + (not ok)),
+                    )
+                )
         self.core.log_eval(f"eval/{self.attempt}", step, step, {}, samples_table(rows))

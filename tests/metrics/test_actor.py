@@ -29,9 +29,15 @@ def ray() -> Iterator[Any]:
 def started(run_dir: Path, **given: Any) -> Any:
     environments = [{"name": "sums", "reward_min": 0.0, "reward_max": 1.0, "metrics_ranges": RANGES}]
     settings = {
-        "name": f"metrics {run_dir.name}", "namespace": "test", "attempt": 1, "resume_step": 0, "config": {"algorithm": "grpo", "steps": 50},
-        "environments": environments, "num_slots": 4, "wandb": None,
-    }  # fmt: skip
+        "name": f"metrics {run_dir.name}",
+        "namespace": "test",
+        "attempt": 1,
+        "resume_step": 0,
+        "config": {"algorithm": "grpo", "steps": 50},
+        "environments": environments,
+        "num_slots": 4,
+        "wandb": None,
+    }
     return actor.start(run_dir, **settings | given)
 
 

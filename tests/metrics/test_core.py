@@ -25,9 +25,14 @@ def messages(steps: int) -> list[tuple[str, tuple]]:
         for place in range(2):
             thrown = place == 1 and step % 2 == 0
             rows += group(
-                [1.0, float(thrown)], group_id=2 * step + place, step=step, outcome="zero_advantage" if thrown else "trained",
-                sample_metrics={"correct": 1.0}, generate_start_s=step - 0.9, generate_end_s=step - 0.2,
-            )  # fmt: skip
+                [1.0, float(thrown)],
+                group_id=2 * step + place,
+                step=step,
+                outcome="zero_advantage" if thrown else "trained",
+                sample_metrics={"correct": 1.0},
+                generate_start_s=step - 0.9,
+                generate_end_s=step - 0.2,
+            )
         sent.append(("log_samples", ("batcher", step, samples_table(rows))))
         spans = spans_table([step_span(step, step - 1.0, float(step))])
         sent.append(("log_step", ("trainer", step, step, {"entropy": 1.0, "tokens/trained": 8.0}, spans, 4 * step)))

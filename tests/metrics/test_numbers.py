@@ -93,8 +93,13 @@ def test_no_value_has_no_statistics():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_values_that_are_not_finite_leave_the_statistics_and_are_counted(bad):
     assert statistics(column([bad, 1.0, -1.0])) == {
-        "mean": 0.0, "min": -1.0, "max": 1.0, "count": 2.0, "std": pytest.approx(math.sqrt(2)), "nonfinite_count": 1.0,
-    }  # fmt: skip
+        "mean": 0.0,
+        "min": -1.0,
+        "max": 1.0,
+        "count": 2.0,
+        "std": pytest.approx(math.sqrt(2)),
+        "nonfinite_count": 1.0,
+    }
     assert statistics(column([bad])) == {"nonfinite_count": 1.0}
 
 

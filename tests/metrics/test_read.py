@@ -126,7 +126,7 @@ def test_a_run_resumed_before_its_first_step_is_like_a_fresh_one(tmp_path):
 
 
 def test_thinning_keeps_the_extremes_and_says_so(tmp_path):
-    values = {step: 1.0 for step in range(1, 201)} | {77: 9.0, 78: -9.0}
+    values = dict.fromkeys(range(1, 201), 1.0) | {77: 9.0, 78: -9.0}
     found = curve(tmp_path, values, max_points=20)
     assert found["thinned"] == {"bucket_steps": 32, "points": 14, "of": 200}
     assert (max(found["columns"]["a"]), min(found["columns"]["a"])) == (9.0, -9.0)

@@ -2,11 +2,12 @@
 
 import pytest
 
+from metrics.__main__ import DOCS
+from metrics.core import MetricsCore
 from metrics.docs import page
 from metrics.ranges import check_range, declared, normalised, shown
-from metrics.registry import METRICS, Metric, add, find, metric
-from metrics.__main__ import DOCS
 from metrics.read import catalog
+from metrics.registry import METRICS, Metric, add, find, metric
 from tests.metrics.builders import core, write_run
 
 
@@ -30,9 +31,20 @@ def test_every_key_of_a_run_is_defined(tmp_path):
 
 @pytest.mark.parametrize(
     "key",
-    ["entropy", "reward_std", "reward_gini_mean", "reward/my env/reward_max", "generated/tokens_total_count", "timing_compute_kl_microbatch_mean",
-     "discarded_tokens_prompt_min", "ledger/in_flight", "eval/sums/correct_stderr", "eval/sums/pass^8/correct", "timing_idle_pct"],
-)  # fmt: skip
+    [
+        "entropy",
+        "reward_std",
+        "reward_gini_mean",
+        "reward/my env/reward_max",
+        "generated/tokens_total_count",
+        "timing_compute_kl_microbatch_mean",
+        "discarded_tokens_prompt_min",
+        "ledger/in_flight",
+        "eval/sums/correct_stderr",
+        "eval/sums/pass^8/correct",
+        "timing_idle_pct",
+    ],
+)
 def test_a_built_in_key_is_found(key):
     assert find(key) is not None
 
@@ -82,8 +94,6 @@ def test_a_missing_side_is_what_was_observed():
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (2.0, 1.0)])
 def test_an_empty_range_is_refused(tmp_path, low, high):
     with pytest.raises(ValueError, match=r"environment 'a': reward: min = .* must be below max"):
-        from metrics.core import MetricsCore
-
         MetricsCore(tmp_path, attempt=1, resume_step=0, config={}, environments=[entry("a", low, high)], num_slots=1)
 
 

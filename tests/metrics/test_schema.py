@@ -42,8 +42,20 @@ def test_an_absent_sample_metric_is_kept_as_absent():
 
 
 def test_columns_that_are_left_out_are_absent():
-    bare = samples_table([sample()]).select(["step", "env", "group_id", "sample_id", "outcome", "prompt_tokens",
-                                             "completion_tokens", "total_tokens", "num_turns", "truncated_turns"])  # fmt: skip
+    bare = samples_table([sample()]).select(
+        [
+            "step",
+            "env",
+            "group_id",
+            "sample_id",
+            "outcome",
+            "prompt_tokens",
+            "completion_tokens",
+            "total_tokens",
+            "num_turns",
+            "truncated_turns",
+        ]
+    )
     full = conform(bare, SAMPLES)
     assert full.schema.equals(SAMPLES)
     assert full["reward"].to_pylist() == [None]

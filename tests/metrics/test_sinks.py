@@ -127,7 +127,8 @@ def stored_history(run_dir: Path) -> list[dict]:
 
 
 def logged_records(data: bytes, block: int = 32_768) -> Iterator[bytes]:
-    """The records of a LevelDB log after a head of 7 bytes: checksum, length, type (1 whole, 2 first, 3 middle, 4 last)."""
+    """The records of a LevelDB log after a head of 7 bytes: checksum, length, type (1 whole, 2 first, 3 middle, 4
+    last)."""
     place, parts = 7, b""
     while place + 7 <= len(data):
         if block - place % block < 7:

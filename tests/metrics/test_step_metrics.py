@@ -167,13 +167,20 @@ def test_an_empty_completion_has_a_reward_and_the_length_zero():
 
 BASE = [
     sample(
-        step=1, env="ab"[g % 2], group_id=g, sample_id=10 * g + i, reward=(7 * g + 3 * i) % 5 / 3, advantage=i / 7,
-        outcome="trained" if g != 2 else "zero_advantage", completion_tokens=1 + (g * i) % 9, off_policy_steps=i % 2,
+        step=1,
+        env="ab"[g % 2],
+        group_id=g,
+        sample_id=10 * g + i,
+        reward=(7 * g + 3 * i) % 5 / 3,
+        advantage=i / 7,
+        outcome="trained" if g != 2 else "zero_advantage",
+        completion_tokens=1 + (g * i) % 9,
+        off_policy_steps=i % 2,
         sample_metrics={"x": i / 3} | ({"y": math.nan if i == 1 else 0.1 * g} if i % 2 else {}),
     )
     for g in range(5)
     for i in range(4)
-]  # fmt: skip
+]
 
 
 @given(st.randoms(use_true_random=False))
@@ -192,7 +199,10 @@ def test_the_numbers_of_the_groups_change_nothing():
 
 
 def test_the_library_needs_neither_ray_nor_torch():
-    code = "import sys, metrics, metrics.read, metrics.core, metrics.actor; print({'ray', 'torch', 'wandb', 'gradio'} & set(sys.modules))"
+    code = (
+        "import sys, metrics, metrics.read, metrics.core, metrics.actor\n"
+        "print({'ray', 'torch', 'wandb', 'gradio'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
