@@ -135,7 +135,9 @@ class Population:
         names, codes = coded(flat.struct.field("key").filter(present))
         values, rows = flat.struct.field("value").filter(present).to_numpy(), flat_rows[present.to_numpy()]
         if is_repeated(codes, len(names), len(self)):
-            yield Block([names[code] for code in codes[: len(names)]], values.reshape(-1, len(names)).T.copy(), self.groups)
+            yield Block(
+                [names[code] for code in codes[: len(names)]], values.reshape(-1, len(names)).T.copy(), self.groups
+            )
             return
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))

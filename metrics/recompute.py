@@ -118,7 +118,7 @@ def derived_by_step(
         if bounds is not None:
             windows[step] = bounds
         previous_step = step
-    if lag:
+    if lag and derived:
         add_shares(derived, windows, rows, about["num_slots"], lag, logged)
     solved = maxima(about["environments"])
     for (step,), part in evals.group_by("step"):

@@ -86,6 +86,16 @@ def test_a_step_waits_for_its_samples_for_a_bounded_time(ray, tmp_path, monkeypa
     assert ray.get(early, timeout=TIMEOUT_S)["reward_count"] == 2.0
 
 
+def test_the_actor_writes_to_wandb_offline(ray, tmp_path):
+    handle = started(tmp_path / "demo-1", wandb={"project": "telescope", "mode": "offline"})
+    row = ray.get(handle.log_step.remote("trainer", 1, 1, {"entropy": 1.0}, spans(1), 0), timeout=TIMEOUT_S)
+    ray.get(handle.close.remote("finished"), timeout=TIMEOUT_S)
+    assert [item for item in row["checks"] if not item["ok"]] == []
+    assert read.checks(tmp_path / "demo-1") == []
+    (file,) = (tmp_path / "demo-1" / "wandb").glob("offline-run-*/*.wandb")
+    assert b"entropy" in file.read_bytes()
+
+
 def test_a_run_that_is_being_written_is_refused_when_the_actor_starts(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(actor, "LOCK_WAIT_S", 0.2)
     handle = started(tmp_path)

@@ -12,7 +12,8 @@ import pytest
 from metrics import read
 from metrics.__main__ import main
 from metrics.export import export
-from tests.metrics.builders import core, write_run
+from metrics.schema import samples_table, spans_table
+from tests.metrics.builders import core, group, sample, write_run
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,6 @@ def test_recompute_is_a_command(run):
 
 
 def test_recompute_finds_a_changed_number(tmp_path, capsys):
-    from metrics.schema import samples_table, spans_table
-    from tests.metrics.builders import group
-
     one = core(tmp_path)
     one.log_samples("b", 1, samples_table(group([0.0, 1.0])))
     one.log_step("trainer", 1, 1, {"entropy": 1.0}, spans_table([]), 2)
@@ -53,6 +51,15 @@ def test_recompute_names_what_is_damaged(tmp_path, capsys):
     assert f"damaged: samples/{target.name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_run_that_never_made_a_step_is_exported_and_recomputed(tmp_path, lag, capsys):
+    one = core(tmp_path, config={"max_async_rollout": lag})
+    one.log_eval("eval", 0, 0, {}, samples_table([sample(step=0, outcome="eval", reward=1.0)]))
+    assert main(["recompute", str(tmp_path)]) == 0
+    assert export(tmp_path, "samples", "csv", tmp_path / "out.csv") == 0
+    assert export(tmp_path, "series", "csv", tmp_path / "series.csv") == 1
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     assert main(["recompute", str(tmp_path)]) == 2
     assert "give the path of a run directory" in capsys.readouterr().err
@@ -69,8 +76,6 @@ def test_every_table_is_exported_in_every_format(run, tmp_path, kind, table, cap
 
 
 def three_kinds(tmp_path: Path) -> Path:
-    from metrics.schema import spans_table
-
     one = core(tmp_path / "run")
     for step, value in enumerate([math.nan, math.inf, None, 0.0, -math.inf], 1):
         one.log_step("trainer", step, step, {"a": value, "b": 1.0}, spans_table([]), 0)
@@ -93,9 +98,6 @@ def test_absent_zero_and_not_finite_are_told_apart_in_every_format(tmp_path):
 
 
 def test_text_that_looks_like_a_number_stays_text(tmp_path):
-    from metrics.schema import samples_table
-    from tests.metrics.builders import sample
-
     one = core(tmp_path / "run")
     one.log_samples(
         "b", 1, samples_table([sample(completion="NaN", reward=math.nan, rollout_logprobs=[-0.5, -math.inf])])

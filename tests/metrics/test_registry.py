@@ -8,6 +8,7 @@ from metrics.docs import page
 from metrics.ranges import check_range, declared, normalised, shown
 from metrics.read import catalog
 from metrics.registry import METRICS, Metric, add, find, metric
+from metrics.schema import spans_table
 from tests.metrics.builders import core, write_run
 
 
@@ -109,8 +110,6 @@ def test_rewards_of_several_environments_are_drawn_in_their_ranges():
 
 def test_the_observed_range_is_kept_with_the_run(tmp_path):
     one = core(tmp_path)
-    from metrics.schema import spans_table
-
     for step, value in enumerate([3.0, float("inf"), -1.0], 1):
         one.log_step("trainer", step, step, {"own": value}, spans_table([]), 0)
     found = next(entry for entry in catalog(tmp_path) if entry["key"] == "own")

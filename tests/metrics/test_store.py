@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -210,3 +211,53 @@ def test_the_lines_of_a_journal_are_checked_one_by_one(tmp_path):
     lines = read_lines(tmp_path / "metrics" / "attempts.jsonl")
     assert (len(lines.items), lines.damaged) == (1, [])
     assert read_manifest(tmp_path / "nothing here").segments == []
+
+
+LOCALE = r"""
+import sys
+from pathlib import Path
+from tests.metrics.builders import core
+from metrics.schema import samples_table, spans_table
+from tests.metrics.builders import sample
+one = core(Path(sys.argv[1]))
+one.log_samples("b", 1, samples_table([sample(prompt="\u043f\u043e\u0442\u0435\u0440\u0438", completion="\U0001f3af")]))
+one.log_step("t", 1, 1, {"\U0001f3af/acc": 1.0}, spans_table([]), 1)
+one.close("finished")
+"""
+
+
+def test_the_locale_of_the_machine_changes_nothing(tmp_path):
+    run = tmp_path / "run-ü🎯"
+    run.mkdir()
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(Path.cwd())}
+    subprocess.run([sys.executable, "-c", LOCALE, os.fsencode(run)], env=os.environ | locale, check=True)
+    assert read.series(run)["columns"]["🎯/acc"] == [1.0]
+    assert read.samples(run)[0].select("prompt", "completion").row(0) == ("по", "🎯")
+
+
+def test_many_runs_are_written_and_read_at_once(tmp_path):
+    """Writers never share a file, and readers take no lock: nobody waits for anybody."""
+    failures: list[str] = []
+    done = threading.Event()
+
+    def write(number: int) -> None:
+        fill(tmp_path / f"run-{number}", range(1, 101)).close()
+
+    def read_all() -> None:
+        while not done.is_set():
+            for number in range(4):
+                found = read.series(tmp_path / f"run-{number}")
+                if found["steps"] != list(range(1, len(found["steps"]) + 1)) or found["damaged"]:
+                    failures.append(str(found))
+
+    readers = [threading.Thread(target=read_all) for _ in range(2)]
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in [*readers, *writers]:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    for thread in readers:
+        thread.join()
+    assert failures == []
+    assert [read.series(tmp_path / f"run-{number}")["last_step"] for number in range(4)] == [100] * 4
