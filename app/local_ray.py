@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +14,9 @@ from pathlib import Path
 import psutil
 
 START_LIMIT_S = 120.0
+POLITE_S = 4.0
 STOP_LIMIT_S = 20.0
+MARK = "TELESCOPE_LOCAL_RAY"
 ENVIRONMENT = {
     # Unset, Ray turns token authentication on as soon as any program on the machine has left a token behind.
     "RAY_AUTH_MODE": "disabled",
@@ -36,7 +37,11 @@ class LocalRay:
     address: str  # GCS host:port, for ray.init and RAY_ADDRESS
     dashboard_url: str
     process: subprocess.Popen[bytes]
-    log: Path
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "start.log"
 
 
 def check_port(port: int, remedy: str) -> None:
@@ -66,7 +71,7 @@ def local_ray(num_cpus: int, object_store_mb: int = 500) -> Iterator[LocalRay]:
             _await_ready(cluster)
             yield cluster
         finally:
-            stop_tree(cluster.process)
+            _stop(cluster)
 
 
 def _start(folder: Path, num_cpus: int, object_store_mb: int) -> LocalRay:
@@ -79,9 +84,9 @@ def _start(folder: Path, num_cpus: int, object_store_mb: int) -> LocalRay:
         *(f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}"),
         *(f"--num-cpus={num_cpus}", f"--object-store-memory={object_store_mb * 1_000_000}"),
     ]
-    log = folder / "start.log"
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | ENVIRONMENT
-    with log.open("wb") as output:
+    inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    environment = inherited | ENVIRONMENT | {MARK: str(folder)}
+    with (folder / "start.log").open("wb") as output:
         process = subprocess.Popen(
             command,
             stdout=output,
@@ -89,7 +94,7 @@ def _start(folder: Path, num_cpus: int, object_store_mb: int) -> LocalRay:
             env=environment,
             start_new_session=True,  # Ctrl-C is for us: we stop it when its work has been stopped
         )
-    return LocalRay(f"127.0.0.1:{gcs}", f"http://127.0.0.1:{dashboard}", process, log)
+    return LocalRay(f"127.0.0.1:{gcs}", f"http://127.0.0.1:{dashboard}", process, folder)
 
 
 def _await_ready(cluster: LocalRay) -> None:
@@ -117,18 +122,38 @@ def _tail(log: Path, lines: int = 20) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def stop_tree(process: subprocess.Popen[bytes], limit_s: float = STOP_LIMIT_S) -> None:
-    """End a process and all its descendants: politely first, then for certain."""
+def family(folder: Path) -> set[psutil.Process]:
+    """Every process of the cluster: those that inherited its mark, and their descendants.
+
+    Workers rename themselves, which destroys the mark; a process whose parent is gone has no ancestor: both are needed.
+    """
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == str(folder):
+                found |= {process, *process.children(recursive=True)}
+    return found
+
+
+def _stop(cluster: LocalRay) -> None:
+    """End the cluster: politely first, then for certain. With Serve on it Ray would take half a minute."""
+    members = family(cluster.folder)
+    cluster.process.terminate()
+    psutil.wait_procs(members, timeout=POLITE_S)
+    end = time.monotonic() + STOP_LIMIT_S
+    while left := [process for process in members | family(cluster.folder) if _is_alive(process)]:
+        if time.monotonic() > end:
+            raise RuntimeError(f"processes {[process.pid for process in left]} of the local Ray do not end")
+        members.update(left)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=1)
+    cluster.process.wait(timeout=STOP_LIMIT_S)
+
+
+def _is_alive(process: psutil.Process) -> bool:
     try:
-        root = psutil.Process(process.pid)
-        family = [root, *root.children(recursive=True)]
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        family = []
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs(family, timeout=limit_s)
-    for member in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    psutil.wait_procs(alive, timeout=limit_s)
-    process.wait(timeout=limit_s)
+        return False

@@ -94,3 +94,23 @@ def test_a_port_in_use_is_said_before_anything_is_started(config, capsys, tmp_pa
 def test_a_bad_configuration_is_said_before_anything_is_started(config, capsys):
     assert launch.main([config, "stepps=4"]) == 2
     assert "did you mean 'steps'" in capsys.readouterr().err
+
+
+@pytest.mark.stack
+def test_a_local_ray_of_ones_own_leaves_no_process_behind(monkeypatch):
+    import os
+    import subprocess
+    import sys
+
+    from app import local_ray
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)  # another cluster may be there: this one must not join it
+    with local_ray.local_ray(num_cpus=1, object_store_mb=100) as cluster:
+        script = "import ray; ray.init(); from ray import serve; serve.start(http_options={'port': 0})"
+        environment = {**os.environ, **local_ray.ENVIRONMENT, "RAY_ADDRESS": cluster.address}
+        subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=120)
+        members = local_ray.family(cluster.folder)
+        assert len(members) > 8
+        assert any("ray::ServeController" in " ".join(process.cmdline()) for process in members)
+    assert [process.pid for process in members if local_ray._is_alive(process)] == []
+    assert not cluster.folder.exists()
