@@ -55,6 +55,7 @@ class MetricsCore:
         self.sinks, self.clock = sinks, clock
         self.lag = int(config.get("max_async_rollout") or 0)
         self.notes: dict[str, str] = {}
+        self.closed_as: str | None = None
         with ExitStack() as undo:
             undo.callback(self.store.close)  # a refused attempt must not keep the run locked
             info = {"config": plain(config), "environments": plain(environments), "num_slots": num_slots}
@@ -102,8 +103,13 @@ class MetricsCore:
     def has_samples(self, source: str, seq: int) -> bool:
         return self.store.samples.has(source, seq)
 
+    def check_open(self) -> None:
+        if self.closed_as is not None:
+            raise RuntimeError(f"the run's metrics are closed ({self.closed_as}); a resume needs a new attempt")
+
     def log_samples(self, source: str, seq: int, rows: pa.Table) -> None:
         """Store rows of samples that ended. They are durable when this returns."""
+        self.check_open()
         self.books.add(source, seq, rows)
 
     def log_step(
@@ -122,6 +128,7 @@ class MetricsCore:
         """
         if self.store.series.has(source, seq):
             return self.stored_row(step)
+        self.check_open()
         self.check_step(step)
         given = step_values(values)
         spans = conform(spans, SPANS)
@@ -242,6 +249,7 @@ class MetricsCore:
         """Store an evaluation. Its eval/* numbers are made from the rows; other eval/* keys of `values` are kept."""
         if self.store.series.has(source, seq):
             return {}
+        self.check_open()
         rows = conform(rows, SAMPLES)
         strange = set(rows["outcome"].unique().to_pylist()) - {str(Outcome.EVAL)}
         if strange:
@@ -261,7 +269,10 @@ class MetricsCore:
         self.store.add_values(points, attempt=self.attempt, source=source, seq=seq, time_s=self.clock())
 
     def close(self, state: str) -> None:
-        """Finish the attempt: the last windows' shares, what is left to say, and the sinks."""
+        """Finish the attempt: the last windows' shares, what is left to say, and the sinks. A second call does nothing."""
+        if self.closed_as is not None:
+            return
+        self.closed_as = state
         if self.lag and not self.store.series.has("close", self.attempt):
             last = max(self.books.bins, default=self.last_step)
             self.add_points(

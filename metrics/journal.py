@@ -4,6 +4,7 @@ A line that a kill cut short has no newline and is ignored by readers; the next 
 does not hold is named, and the lines after it are still read.
 """
 
+import errno
 import os
 import zlib
 from dataclasses import dataclass
@@ -38,10 +39,14 @@ def read_lines(path: Path) -> Lines:
 
 
 def append_line(path: Path, item: Any) -> None:
-    """One write call, so that another process never sees half of it followed by something else."""
+    """One write call. A line that does not fit on the disk is taken back, so that the next one begins on a new line."""
+    line = encoded(item)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, encoded(item))
+        before = os.fstat(descriptor).st_size
+        if os.write(descriptor, line) != len(line):
+            os.ftruncate(descriptor, before)
+            raise OSError(errno.ENOSPC, "no room for the next line; free some space", str(path))
     finally:
         os.close(descriptor)
 

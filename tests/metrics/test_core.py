@@ -292,3 +292,13 @@ def test_memory_does_not_grow_with_the_run(tmp_path):
         sizes.append(sum(len(part) for part in held))
     assert max(sizes[60:]) == max(sizes[:60]) == 3
     assert all(len(level) < 16 for table in tables for level in table.open_levels.values())
+
+
+def test_a_closed_run_takes_no_more_rows(tmp_path):
+    one = core(tmp_path, config=CONFIG)
+    one.log_step("trainer", 1, 1, {}, spans_table([]), 0)
+    one.close("finished")
+    one.close("finished")
+    with pytest.raises(RuntimeError, match=r"the run's metrics are closed \(finished\)"):
+        one.log_step("trainer", 2, 2, {}, spans_table([]), 0)
+    assert one.log_step("trainer", 1, 1, {}, spans_table([]), 0)["ledger/started"] == 0.0

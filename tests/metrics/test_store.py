@@ -232,7 +232,7 @@ def test_the_locale_of_the_machine_changes_nothing(tmp_path):
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(Path.cwd())}
     subprocess.run([sys.executable, "-c", LOCALE, os.fsencode(run)], env=os.environ | locale, check=True)
     assert read.series(run)["columns"]["🎯/acc"] == [1.0]
-    assert read.samples(run)[0].select("prompt", "completion").row(0) == ("по", "🎯")
+    assert read.samples(run)[0].select("prompt", "completion").row(0) == ("потери", "🎯")
 
 
 def test_many_runs_are_written_and_read_at_once(tmp_path):
@@ -261,3 +261,16 @@ def test_many_runs_are_written_and_read_at_once(tmp_path):
         thread.join()
     assert failures == []
     assert [read.series(tmp_path / f"run-{number}")["last_step"] for number in range(4)] == [100] * 4
+
+
+def test_a_full_disk_loses_only_what_was_not_acknowledged(tmp_path, monkeypatch):
+    store = fill(tmp_path, range(1, 3))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[: len(data) // 2]))
+    with pytest.raises(OSError, match="no room for the next line"):
+        store.add_values([(3, "a", 1.0)], attempt=1, source="t", seq=3, time_s=0.0)
+    monkeypatch.undo()
+    store.add_values([(3, "a", 1.5)], attempt=1, source="t", seq=3, time_s=0.0)
+    store.close()
+    found = read.series(tmp_path)
+    assert (found["columns"]["a"], found["damaged"]) == ([0.5, 1.0, 1.5], [])
