@@ -255,6 +255,31 @@ def finite_values(facts: Facts) -> Check | None:
 
 
 @check
+def updates_done(facts: Facts) -> Check | None:
+    """Every optimiser update of the step moved the weights."""
+    if "train/skipped_updates" not in facts.values:
+        return None
+    skipped, broken = facts.values["train/skipped_updates"], facts.values.get("train/nonfinite_gradients", 0.0)
+    message = f"{skipped:g} updates were left out, {broken:g} of them for a gradient that is not finite"
+    hint = (
+        "a gradient that is not finite: lower the learning rate" if broken else "no sample of the step could be trained"
+    )
+    return judged("updates_done", facts, skipped, 0.0, message, hint, level="fail" if broken else "warn")
+
+
+@check
+def engine_logprobs(facts: Facts) -> Check | None:
+    """The engine's log-probabilities are finite."""
+    if "rollout/bad_logprobs" not in facts.values:
+        return None
+    bad = facts.values["rollout/bad_logprobs"]
+    message = f"{bad:.0f} trained tokens have a log-probability from the engine that is not finite"
+    return judged(
+        "engine_logprobs", facts, bad, 0.0, message, "an entropy near zero, or a fault of the engine's sampler"
+    )
+
+
+@check
 def scored_samples(facts: Facts) -> Check | None:
     """Most samples get a reward."""
     ended = facts.samples.filter(~pl.col("outcome").is_in([str(Outcome.CANCELED), str(Outcome.IN_FLIGHT)]))

@@ -269,7 +269,7 @@ class MetricsCore:
         self.store.add_values(points, attempt=self.attempt, source=source, seq=seq, time_s=self.clock())
 
     def close(self, state: str) -> None:
-        """Finish the attempt: the last windows' shares, what is left to say, and the sinks. A second call does nothing."""
+        """Finish the attempt: the last windows' shares, what is left to say, and the sinks. Once."""
         if self.closed_as is not None:
             return
         self.closed_as = state

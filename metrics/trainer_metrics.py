@@ -182,6 +182,58 @@ trainer(
     lower_is_better=True,
 )
 
+trainer(
+    "clip/dual_fraction",
+    "Share of trained tokens with a negative advantage where the dual clip bounds the loss (sequences for GSPO).",
+    section="clip",
+    unit="fraction",
+    absent_when="no dual clip",
+    healthy=(0.0, 0.1),
+)
+trainer(
+    "importance/masked_fraction",
+    "Share of samples left out of the loss because their sequence importance weight lies outside the allowed range.",
+    section="importance",
+    unit="fraction",
+    population="trained samples of the step",
+    absent_when="the sequence mask is off",
+    healthy=(0.0, 0.2),
+    lower_is_better=True,
+)
+COUNTED = "sum over micro-batches and ranks"
+trainer(
+    "rollout/bad_logprobs",
+    "Trained tokens whose log-probability from the engine is not finite; they leave every ratio.",
+    section="rollout",
+    unit="tokens",
+    reduction=COUNTED,
+    absent_when=NO_LOGPROBS,
+    healthy=(None, 0.0),
+    lower_is_better=True,
+)
+trainer(
+    "train/skipped_updates",
+    "Optimiser updates that were left out: no token to train, or a gradient that is not finite.",
+    section="train",
+    unit="updates",
+    population="optimiser updates of the step",
+    reduction=COUNTED,
+    absent_when="never",
+    healthy=(None, 0.0),
+    lower_is_better=True,
+)
+trainer(
+    "train/nonfinite_gradients",
+    "Optimiser updates whose gradient norm is not finite; neither the weights nor the schedule moved.",
+    section="train",
+    unit="updates",
+    population="optimiser updates of the step",
+    reduction=COUNTED,
+    absent_when="never",
+    healthy=(None, 0.0),
+    lower_is_better=True,
+)
+
 ROWS = "every sample of the step, trained or not"
 
 

@@ -33,6 +33,8 @@ def with_advantages(advantages: list[float]) -> list[dict]:
         ("mismatch", {"mismatch/logprob_abs_max": 0.1}, {"mismatch/logprob_abs_max": 0.7}),
         ("probe", {"probe/logprob_abs_max": 1e-5}, {"probe/logprob_abs_max": 0.01}),
         ("entropy_collapse", {"entropy": 0.5}, {"entropy": 1e-4}),
+        ("updates_done", {"train/skipped_updates": 0.0}, {"train/skipped_updates": 1.0}),
+        ("engine_logprobs", {"rollout/bad_logprobs": 0.0}, {"rollout/bad_logprobs": 2.0}),
         ("finite_values", {"loss/policy": 0.0}, {"loss/policy": 0.0, "grad_norm": math.nan}),
     ],
 )
