@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -57,6 +58,8 @@ class Completion:
 
 class PolicyEngine:
     """One replica. Serve constructs it, and it is healthy only once it holds the newest weights."""
+
+    clears_cache = True  # at each push: a prefix cache that outlives its weights answers with the old ones
 
     async def __init__(self, model: str, engine_args: dict[str, Any], namespace: str) -> None:
         from vllm.config import WeightTransferConfig
@@ -117,7 +120,7 @@ class PolicyEngine:
             if version <= self.version:
                 return start, start
             buckets = await asyncio.gather(*[asyncio.to_thread(ray.get, ref) for ref in refs])
-            await self.engine.pause_generation(mode="keep", clear_cache=True)
+            await self.engine.pause_generation(mode="keep", clear_cache=self.clears_cache)
             try:
                 await self.engine.start_weight_update()
                 for bucket in buckets:
@@ -138,6 +141,10 @@ class PolicyEngine:
     async def running(self) -> int:
         """Requests that the engine has not finished."""
         return self.engine.get_num_unfinished_requests()
+
+    async def core_pids(self) -> list[int]:
+        """Process ids of the engine's core, for diagnosis."""
+        return [child.pid for child in psutil.Process().children()]
 
     async def check_health(self) -> None:
         try:
@@ -225,7 +232,14 @@ def application(run_id: str) -> str:
     return f"policy-{run_id}"
 
 
-def deploy(config: Config, run_id: str, model: Path | str, namespace: str, use_gpu: bool) -> DeploymentHandle:
+def deploy(
+    config: Config,
+    run_id: str,
+    model: Path | str,
+    namespace: str,
+    use_gpu: bool,
+    engine_class: type[PolicyEngine] = PolicyEngine,
+) -> DeploymentHandle:
     """Starts the run's engines and returns when every one is ready.
 
     Raises RuntimeError with the engine's own reason when one cannot start.
@@ -236,7 +250,7 @@ def deploy(config: Config, run_id: str, model: Path | str, namespace: str, use_g
     environment = ENVIRONMENT if use_gpu else ENVIRONMENT | CPU_ENVIRONMENT
     resources = {"num_gpus": engine.tensor_parallel} if use_gpu else {"num_cpus": engine.cpus}
     deployment = serve.deployment(
-        PolicyEngine,
+        engine_class,
         name="engine",
         num_replicas=config.num_engines,
         max_ongoing_requests=4096,
@@ -286,8 +300,10 @@ def dtype_name(config: Config, use_gpu: bool) -> str:
 
 
 def _reason(run_id: str, error: Exception) -> str:
-    """The last error line of the replica's own traceback: what a person needs to read first."""
+    """The last error of the replica's own traceback: what a person needs to read first."""
     status = serve.status().applications.get(application(run_id))
     messages = [deployment.message for deployment in status.deployments.values()] if status else []
     lines = [line.strip() for text in (str(error), *messages) for line in text.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else repr(error))
+    errors = [number for number, line in enumerate(lines) if "Error: " in line]
+    # The error's own text may go on: a validation error says what is wrong in its second line.
+    return " ".join(lines[errors[-1] :])[:600] if errors else repr(error)

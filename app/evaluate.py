@@ -33,7 +33,7 @@ class Evaluator:
         self.config = config
         self.context = context
         self.sampler = Sampler(context.run_id, context.model, sampling, config.max_prompt_tokens)
-        self.workers = reward_workers(config.environments, self.sampler.eos_token)
+        self.workers = reward_workers(config.environments, context.eos_token)
         self.groups = _held_out(config)
 
     async def run(self, step: int) -> dict[str, float]:

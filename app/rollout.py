@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,15 @@ class Sampler:
     """Draws one group at a time from the run's engines. Used by the rollout stage and by evals."""
 
     def __init__(self, run_id: str, model: str | Path, sampling: Sampling, max_prompt_tokens: int) -> None:
-        self.engines: DeploymentHandle = serve.get_app_handle(application(run_id))
+        self.run_id = run_id
         self.tokenizer = tokenizer(model)
         self.sampling = replace(sampling, stop_token_ids=end_token_ids(self.tokenizer, model))
         self.max_prompt_tokens = max_prompt_tokens
 
-    @property
-    def eos_token(self) -> str:
-        return self.tokenizer.eos_token or ""
+    @cached_property
+    def engines(self) -> DeploymentHandle:
+        """Looked up when first used: a sampler may be made before the engines are ready."""
+        return serve.get_app_handle(application(self.run_id))
 
     async def draw(self, group: dict[str, Any], key: str, min_version: int, seed: int | None) -> list[dict[str, Any]]:
         """The group's samples as rows of `SAMPLE`. A failure is data: rows with `finish` error and the reason."""

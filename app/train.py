@@ -36,7 +36,7 @@ from app import preflight, train_loop
 from app.admission import GATE_NAME, Admission
 from app.checkpoint import newest
 from app.config import Config, ConfigError
-from app.engine import application, deploy
+from app.engine import application, deploy, dtype_name
 from app.evaluate import ACTOR_NAME as EVALUATOR
 from app.evaluate import Evaluator
 from app.run_context import RunContext
@@ -103,16 +103,23 @@ def run(config: Config, run_dir: RunDir) -> None:
     model = preflight.policy_of(config)
     eos_token = preflight.check_prompts(config, model)
     _connect()
+    signal.signal(signal.SIGTERM, _stop)  # again: Ray's own handler would leave without taking anything down
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
     preflight.check_engine(config, model, use_gpu)
     context = RunContext(run_dir.id, run_dir.path, run_dir.record()["attempt"], str(model), eos_token)
+    actors: dict[str, Any] = {}  # kept in hand: an actor without a handle is ended
+    state = "failed"
     try:
-        actors = _start_actors(config, context)  # kept in hand: an actor without a handle is ended
-        with _engines(config, context, actors, use_gpu), _watchdog(config, actors[GATE_NAME]):
+        _start_actors(config, context, actors, use_gpu)
+        with _engines(config, context, actors[GATE_NAME], use_gpu), _watchdog(config, actors[GATE_NAME]):
             run_dir.update(state="running")
             _fit(config, context, use_gpu)
+        state = "finished"
+    except (Stopped, KeyboardInterrupt):
+        state = "stopped"
+        raise
     finally:
-        _take_down(context)
+        _take_down(context, actors, state)
 
 
 def _fit(config: Config, context: RunContext, use_gpu: bool) -> None:
@@ -134,27 +141,29 @@ def _fit(config: Config, context: RunContext, use_gpu: bool) -> None:
     ).fit()
 
 
-def _start_actors(config: Config, context: RunContext) -> dict[str, Any]:
-    """The run's named actors by name; they end with the job."""
+def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], use_gpu: bool) -> None:
+    """Starts the run's named actors; they end with the job."""
     named = {"namespace": context.namespace}
-    gate = Admission.options(name=GATE_NAME, **named).remote(
+    actors[GATE_NAME] = Admission.options(name=GATE_NAME, **named).remote(
         config.prompts_per_step, config.max_async_rollout, config.steps, config.groups_per_ticket
     )
-    weights = WeightStore.options(name=STORE_NAME, **named).remote()
+    actors[STORE_NAME] = WeightStore.options(name=STORE_NAME, **named).remote()
+    if config.eval.every:
+        actors[EVALUATOR] = Evaluator.options(name=EVALUATOR, **named).remote(config, context)
     checkpoint = newest(context.checkpoints) if context.attempt > 1 else None
-    metrics = metrics_actor.start(
+    actors["metrics"] = metrics_actor.start(
         context.run_dir,
         name="metrics",
         namespace=context.namespace,
         attempt=context.attempt,
         resume_step=int(checkpoint.name.removeprefix("step_")) if checkpoint else 0,
-        config=config.model_dump(),
+        config=config.model_dump() | {"dtype": dtype_name(config, use_gpu)},
         environments=_environment_ranges(config),
         num_slots=config.num_engines * config.engine.max_num_seqs,
         wandb=config.wandb.model_dump() if config.wandb else None,
     )
-    ray.get([gate.steps_done.remote(), weights.latest.remote()], timeout=ACTOR_TIMEOUT_S)
-    return {GATE_NAME: gate, STORE_NAME: weights, "metrics": metrics}
+    ready = [actors[GATE_NAME].steps_done.remote(), actors[STORE_NAME].latest.remote()]
+    ray.get(ready, timeout=ACTOR_TIMEOUT_S)
 
 
 def _environment_ranges(config: Config) -> list[dict[str, Any]]:
@@ -170,17 +179,13 @@ def _environment_ranges(config: Config) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _engines(config: Config, context: RunContext, actors: dict[str, Any], use_gpu: bool) -> Iterator[None]:
+def _engines(config: Config, context: RunContext, gate: Any, use_gpu: bool) -> Iterator[None]:
     """Starts the engines in a thread of their own: the trainer loads its model at the same time."""
     failures: list[Exception] = []
-    gate = actors[GATE_NAME]
 
     def start() -> None:
         try:
             deploy(config, context.run_id, context.model, context.namespace, use_gpu)
-            if config.eval.every:
-                evaluator = Evaluator.options(name=EVALUATOR, namespace=context.namespace)
-                actors[EVALUATOR] = evaluator.remote(config, context)
             ray.get(gate.engines_ready.remote(), timeout=ACTOR_TIMEOUT_S)
         except Exception as error:  # noqa: BLE001 - handed to the trainer, which is waiting, and raised below
             failures.append(error)
@@ -219,13 +224,18 @@ def _watchdog(config: Config, gate: Any) -> Iterator[None]:
         over.set()
 
 
-def _take_down(context: RunContext) -> None:
-    """Removes the run's engines, and closes its metrics. Actors end with the job."""
+def _take_down(context: RunContext, actors: dict[str, Any], state: str) -> None:
+    """Closes the run's metrics and removes its engines. Actors end with the job."""
     logger.info("taking down the run's engines and actors")
     try:
-        serve.delete(application(context.run_id), _blocking=True)
-    except Exception:
-        logger.exception("the engines could not be removed")
+        if "metrics" in actors:
+            ray.get(actors["metrics"].close.remote(state), timeout=ACTOR_TIMEOUT_S)
+    except (ray.exceptions.RayError, TimeoutError):
+        logger.exception("the metrics could not be closed; what was acknowledged is stored")
+    try:
+        serve.delete(application(context.run_id))
+    except (ray.exceptions.RayError, RuntimeError, TimeoutError):
+        logger.exception("the engines could not be removed; the job API will remove them")
 
 
 def _connect() -> None:

@@ -3,6 +3,7 @@
 import importlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ def run(config: Config, context: RunContext) -> None:
         worker.evaluate(batch.step)
         worker.save(batch)
         worker.log(batch, values)
+    worker.close()
 
 
 class Worker:
@@ -56,6 +58,8 @@ class Worker:
         self.cursor = self.place.cursor
         self.started = 0
         self.logged: ray.ObjectRef | None = None
+        # Consumed from now on, so that the stream's actors start while the engines do; the gate still holds it.
+        self.stream = Ahead(_stream_of_rank()) if self.place.step < config.steps else None
         if self.rank == 0:
             self.gate = admission.gate(context.namespace)
             ray.get(self.gate.wait_for_engines.remote(), timeout=ENGINES_TIMEOUT_S)
@@ -75,15 +79,10 @@ class Worker:
 
     def batches(self) -> Iterator[TrainerData]:
         """This rank's share of each step, in order, until the last one."""
-        if self.place.step >= self.config.steps:
+        if self.stream is None:
             return
-        stream = ray.train.get_dataset_shard("rollouts").iter_batches(
-            batch_size=None, prefetch_batches=0, batch_format="pyarrow"
-        )
         waiting_since = time.monotonic()
-        for table in stream:
-            if table.num_rows == 0:
-                continue
+        for table in self.stream:
             self.spans.add("waiting_for_data", waiting_since, time.monotonic())
             with self.spans.measure("prepare_tensors"):
                 data = read_share(table)
@@ -139,12 +138,37 @@ class Worker:
         )
 
     def close(self) -> None:
+        """Waits until the last step is stored."""
         if self.logged is not None:
             ray.get(self.logged, timeout=CONTROL_TIMEOUT_S)
 
     def _restored(self) -> Place:
         newest = checkpoint.newest(self.context.checkpoints) if self.context.attempt > 1 else None
         return checkpoint.restore(newest, self.trainer) if newest else Place()
+
+
+class Ahead(Iterator[pa.Table]):
+    """Takes the next item of an iterator in a thread, so that waiting for it overlaps with work."""
+
+    def __init__(self, items: Iterator[pa.Table]) -> None:
+        self.items = items
+        self.taker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
+        self.coming: Future[pa.Table | None] = self.taker.submit(next, items, None)
+
+    def __next__(self) -> pa.Table:
+        item = self.coming.result()
+        if item is None:
+            raise StopIteration
+        self.coming = self.taker.submit(next, self.items, None)
+        return item
+
+
+def _stream_of_rank() -> Iterator[pa.Table]:
+    """This rank's rows of the dataset, one a step."""
+    stream = ray.train.get_dataset_shard("rollouts").iter_batches(
+        batch_size=None, prefetch_batches=0, batch_format="pyarrow"
+    )
+    return (table for table in stream if table.num_rows)
 
 
 def load_backend(config: Config, context: RunContext, device: torch.device) -> Trainer:

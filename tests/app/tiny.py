@@ -33,11 +33,11 @@ def save_tiny_model(folder: Path) -> Path:
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=64,
+        intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=2,
-        max_position_embeddings=128,
+        max_position_embeddings=512,
         tie_word_embeddings=True,
         bos_token_id=1,
         eos_token_id=2,
