@@ -20,6 +20,18 @@ def build(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:
     `jobs` is an app.jobs.Jobs, or None to show runs without controlling them. `routers` are further routes for the
     same application: they share its guard, and they have to come before the pages, which answer every other address.
     """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from ui.shell import mount  # Gradio reads its settings when it is imported
+
+    static = f"/static/{static_files.version()}"
+    app = without_pages(root, jobs, routers)
+    app.mount(static, static_files.files(), name="static")
+    return mount(app, root, jobs, static)
+
+
+def without_pages(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:
+    """The routes and their guard alone."""
     app = FastAPI(title="Telescope", docs_url="/api/docs", openapi_url="/api/openapi.json", redoc_url=None)
     app.add_middleware(Guard, token=token_from_environment())
     app.add_exception_handler(FileNotFoundError, _gone)
@@ -35,17 +47,7 @@ def build(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:
         app.include_router(part, prefix="/data")
     for router in routers:
         app.include_router(router)
-    static = f"/static/{static_files.version()}"
-    app.mount(static, static_files.files(), name="static")
-    return _with_pages(app, root, jobs, static)
-
-
-def _with_pages(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from ui.shell import mount
-
-    return mount(app, root, jobs, static)
+    return app
 
 
 async def _gone(_request: Request, error: Exception) -> JSONResponse:

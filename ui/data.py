@@ -87,7 +87,7 @@ def _grid(text: str | None) -> tuple[int, int] | None:
 
 def _delta(root: Path, histories: Histories, cursor: str, keys: set[str] | None) -> dict[str, Any]:
     run_id, _, rest = cursor.partition(":")
-    step, rev, known = (rest.split(":") + ["", "", ""])[:3]
+    step, rev, known = [*rest.split(":"), "", "", ""][:3]
     if not (step or "0").isdigit():
         raise HTTPException(400, f"cursor {cursor[:120]!r}: 'run:step:rev' is wanted")
     history = histories.get(run_dir(root, run_id))
@@ -153,9 +153,10 @@ def merged_catalog(root: Path, ids: Iterable[str]) -> list[dict[str, Any]]:
     for run_id in ids:
         for found in read.catalog(run_dir(root, run_id)):
             for entry in (found, *_companions(found)):
-                known = merged.setdefault(entry["key"], {**entry, "section": SECTIONS.get(entry["section"], entry["section"])})
+                section = SECTIONS.get(entry["section"], entry["section"])
+                known = merged.setdefault(entry["key"], {**entry, "section": section, "ranges": {}})
                 known["stats"] = {**entry["stats"], **known["stats"]}
-                known.setdefault("ranges", {})[run_id] = entry["declared"]
+                known["ranges"][run_id] = entry["declared"]
     return list(merged.values())
 
 
@@ -165,8 +166,9 @@ def _companions(entry: dict[str, Any]) -> list[dict[str, Any]]:
     if key is None:
         return []
     said = "Mean over groups of the Gini coefficient within the group: 0 when all members are equal."
-    own = {"key": key, "name": f"{entry['name']}_gini_mean", "kind": "scalar", "stats": {}, "unit": "", "definition": said}
-    return [{**entry, **own, "declared": [0.0, 1.0], "range": [0.0, 1.0], "range_source": "declared", "invert": False}]
+    own = {"key": key, "name": f"{entry['name']}_gini_mean", "kind": "scalar", "stats": {}, "definition": said}
+    bounds = {"declared": [0.0, 1.0], "range": [0.0, 1.0], "range_source": "declared", "invert": False, "unit": ""}
+    return [{**entry, **own, **bounds}]
 
 
 def exported(root: Path, histories: Histories, ids: list[str], keys: list[str]) -> pl.DataFrame:

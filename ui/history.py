@@ -136,7 +136,7 @@ class History:
         again = [row for row in np.searchsorted(self.steps[: self.rows], late).tolist() if row < first]
         rows = np.array(again + list(range(first, self.rows)), np.int64)
         wanted = [i for i, key in enumerate(self.keys) if keys is None or key in keys]
-        part = self.table[np.ix_(rows, wanted)] if len(rows) else np.empty((0, len(wanted)))
+        part = self.table[rows][:, wanted] if len(rows) else np.empty((0, len(wanted)))
         columns = {
             str(i): [None if value != value else short(value) for value in part[:, at].tolist()]
             for at, i in enumerate(wanted)

@@ -7,7 +7,6 @@ browsers cannot tear them.
 import contextlib
 import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,7 +54,7 @@ class Kept:
             yield content
             fresh = self.file.with_suffix(".new")
             fresh.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-            os.replace(fresh, self.file)
+            fresh.replace(self.file)
 
 
 def routes(root: Path) -> APIRouter:

@@ -38,7 +38,5 @@ def run_ids(text: str, limit: int = 32) -> list[str]:
 def layout_name(name: str) -> str:
     """Layout names are shown, never used as a path, so any printable text of a decent length will do."""
     if not 1 <= len(name) <= 80 or not name.isprintable() or name != name.strip():
-        raise HTTPException(
-            400, f"layout name {name[:90]!r}: 1 to 80 printable characters, no space at either end"
-        )
+        raise HTTPException(400, f"layout name {name[:90]!r}: 1 to 80 printable characters, no space at either end")
     return name

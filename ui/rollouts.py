@@ -14,7 +14,6 @@ from ui.tokens import pieces
 
 CLIP = 20_000
 PREVIEW = 240
-EVERY_ROW = 1_000_000_000
 OVERVIEW = [
     "step", "env", "group_id", "sample_id", "problem_id", "outcome", "outcome_reason", "reward", "advantage",
     "completion_tokens", "total_tokens", "num_turns", "truncated_turns", "off_policy_steps", "stop_reason",
@@ -73,10 +72,15 @@ def routes(root: Path) -> APIRouter:
         return reply({"step": step, **facts, **page_of_groups(rows, SORTS[sort], descending, offset, limit)})
 
     @api.get("/sample")
-    def sample(run: str, step: int, sample_id: int, attempt: int | None = None) -> Response:
-        """Everything about one sample; long texts are clipped and say how long they are."""
+    def sample(run: str, step: int, sample_id: int, outcome: str | None = None, attempt: int | None = None) -> Response:
+        """Everything about one sample; long texts are clipped and say how long they are.
+
+        Evaluated completions are numbered on their own: `outcome=eval` looks among them.
+        """
         directory = run_dir(root, run)
-        frame, _ = read.samples(directory, step=step, sample_id=sample_id, attempt=attempt, limit=1)
+        frame, _ = read.samples(
+            directory, step=step, sample_id=sample_id, outcome=_table(outcome), attempt=attempt, limit=1
+        )
         if not frame.height:
             raise HTTPException(404, f"run {run!r}: step {step} has no sample {sample_id}")
         return reply(whole_sample(directory, frame.row(0, named=True)))
@@ -87,13 +91,16 @@ def routes(root: Path) -> APIRouter:
         step: int,
         sample_id: int,
         field: str,
+        outcome: str | None = None,
         offset: int = Query(0, ge=0),
         limit: int = Query(200_000, ge=1, le=4_000_000),
     ) -> Response:
         """A stretch of a prompt or a completion that was too long to send at once."""
         if field not in TEXTS:
             raise HTTPException(400, f"field {field[:40]!r}: one of {', '.join(TEXTS)}")
-        frame, _ = read.samples(run_dir(root, run), step=step, sample_id=sample_id, columns=[field], limit=1)
+        frame, _ = read.samples(
+            run_dir(root, run), step=step, sample_id=sample_id, outcome=_table(outcome), columns=[field], limit=1
+        )
         if not frame.height:
             raise HTTPException(404, f"run {run!r}: step {step} has no sample {sample_id}")
         value = as_text(frame.item(0, 0))
@@ -103,7 +110,7 @@ def routes(root: Path) -> APIRouter:
     def samples_file(run: str, step: int, outcome: str | None = None) -> Response:
         """The samples of a step as JSON lines; `</` is written so that no reader can take it for markup."""
         frame, _ = read.samples(
-            run_dir(root, run), step=step, outcome=outcome.split(",") if outcome else None, limit=EVERY_ROW
+            run_dir(root, run), step=step, outcome=outcome.split(",") if outcome else None, limit=None
         )
         lines = [bytes(reply(plain_row(row)).body) for row in frame.iter_rows(named=True)]
         body = b"\n".join(lines).replace(b"</", b"<\\/")
@@ -113,11 +120,15 @@ def routes(root: Path) -> APIRouter:
     return api
 
 
+def _table(outcome: str | None) -> str | None:
+    return "eval" if outcome == "eval" else None
+
+
 def rows_of_step(
     directory: Path, step: int, env: str | None, outcomes: list[str] | None, search: str | None
 ) -> pl.DataFrame:
     frame, _ = read.samples(
-        directory, step=step, env=env, outcome=outcomes, search=search, columns=OVERVIEW, limit=EVERY_ROW
+        directory, step=step, env=env, outcome=outcomes, search=search, columns=OVERVIEW, limit=None
     )
     return frame
 
@@ -217,8 +228,8 @@ def _group(summary: dict[str, Any], members: pl.DataFrame) -> dict[str, Any]:
     first = members.row(0, named=True)
     prompt = as_text(first["prompt"])
     shown = [
-        "sample_id", "outcome", "outcome_reason", "reward", "value", "advantage", "completion_tokens", "truncated_turns",
-        "stop_reason", "off_policy_steps",
+        "sample_id", "outcome", "outcome_reason", "reward", "value", "advantage", "completion_tokens",
+        "truncated_turns", "stop_reason", "off_policy_steps",
     ]  # fmt: skip
     return {
         **summary,

@@ -112,7 +112,7 @@ def routes(root: Path, jobs: Any) -> APIRouter:
             handle = jobs.get(run_id)
             handle = jobs.resume(handle) if action == "resume" else (handle.stop(), handle)[1]
             return reply({"id": handle.id, "state": handle.status()})
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, OSError) as error:
             raise HTTPException(409, str(error)) from error
 
     return api
@@ -163,4 +163,5 @@ def log_part(directory: Path, name: str, after: int) -> dict[str, Any]:
         start = max(0, size - LOG_BYTES) if after < 0 or after > size else max(after, size - LOG_BYTES)
         file.seek(start)
         body = file.read(LOG_BYTES)
-    return {"names": names, "name": name, "text": body.decode("utf-8", "replace"), "start": start, "end": start + len(body)}
+    text = body.decode("utf-8", "replace")
+    return {"names": names, "name": name, "text": text, "start": start, "end": start + len(body)}

@@ -3,6 +3,7 @@
 Each data page holds one root element; a browser module fills it and keeps it up to date from /data.
 """
 
+import asyncio
 import html
 import json
 import warnings
@@ -27,12 +28,27 @@ PAGES = {
     "Evals": "evals",
     "Infra": "infra",
 }
-STYLES = ("vendor/uplot/uPlot.min.css", "css/tokens.css", "css/base.css", "css/parts.css", "css/pages.css", "css/shell.css")
+STYLES = ("vendor/uplot/uPlot.min.css", *(f"css/{name}.css" for name in ("tokens", "base", "parts", "pages", "shell")))
 FONT = ["Inter Variable", "ui-sans-serif", "system-ui", "sans-serif"]
 MONO = ["JetBrains Mono Variable", "ui-monospace", "monospace"]
 
+GO_TO_RUN = "(id) => { if (id) location.href = '/overview?runs=' + encodeURIComponent(id); }"
+
 
 def mount(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
+    """The pages on the application. Outside of an event loop Gradio would make several and leave them open."""
+
+    async def inside() -> FastAPI:
+        return _mounted(app, root, jobs, static)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(inside())
+    return _mounted(app, root, jobs, static)
+
+
+def _mounted(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
     demo = pages(root, jobs, static)
     # Gradio's queue looks for work this often; its default of 50 ms is felt in the form.
     demo._queue.sleep_when_free = 0.02
@@ -87,7 +103,7 @@ def head(static: str) -> str:
     modules = sorted(str(file.relative_to(FOLDER)) for file in (FOLDER / "js").rglob("*.js"))
     modules.append("vendor/uplot/uPlot.esm.js")
     lines = [
-        f'<script>window.TELESCOPE={json.dumps({"static": static})};'
+        f"<script>window.TELESCOPE={json.dumps({'static': static})};"
         "(()=>{let t;try{t=localStorage.getItem('telescope.theme')}catch{};"
         "if((t||(matchMedia('(prefers-color-scheme: dark)').matches?'dark':'light'))==='dark')"
         "document.documentElement.classList.add('dark')})()</script>",
@@ -114,8 +130,7 @@ def pages(root: Path, jobs: Any, static: str) -> gr.Blocks:
 def board(page: str, static: str) -> gr.HTML:
     """One constant root element; everything in it is made by the page's module, from text nodes only."""
     start = (
-        f'import("{static}/js/main.js")'
-        f'.then((main) => main.start(element.querySelector(".tele"), {json.dumps(page)}));'
+        f'import("{static}/js/main.js").then((main) => main.start(element.querySelector(".tele"), {json.dumps(page)}));'
     )
     return gr.HTML(
         html_template='<div class="tele"></div>',
@@ -128,17 +143,14 @@ def board(page: str, static: str) -> gr.HTML:
 
 def new_run(page: gr.Blocks, root: Path, jobs: Any, static: str) -> None:
     board("new", static)
-    with gr.Column(elem_id="newrun"):
-        with gr.Row():
-            with gr.Column(scale=3):
-                source = gr.Dropdown(configs.names(), label="Start from", value=None, elem_id="source")
-                text = gr.Code(
-                    language="yaml", label="Configuration", lines=24, max_lines=44, interactive=True, wrap_lines=True, elem_id="config"
-                )
-            with gr.Column(scale=2):
-                start = gr.Button("Start run", variant="primary", interactive=jobs is not None, elem_id="start")
-                verdict = gr.HTML(elem_id="verdict", padding=False, apply_default_css=False)
-                started = gr.Textbox(visible="hidden", elem_id="started")
+    with gr.Row(elem_id="newrun"):
+        with gr.Column(scale=3):
+            source = gr.Dropdown(configs.names(), label="Start from", value=None, elem_id="source")
+            text = gr.Code(language="yaml", label="Configuration", lines=24, wrap_lines=True, elem_id="config")
+        with gr.Column(scale=2):
+            start = gr.Button("Start run", variant="primary", interactive=jobs is not None, elem_id="start")
+            verdict = gr.HTML(elem_id="verdict", padding=False, apply_default_css=False)
+            started = gr.Textbox(visible="hidden", elem_id="started")
 
     def load(request: gr.Request) -> tuple[str | None, str]:
         return first_text(root, dict(request.query_params))
@@ -146,17 +158,15 @@ def new_run(page: gr.Blocks, root: Path, jobs: Any, static: str) -> None:
     def choose(name: str | None) -> str:
         return configs.text_of(name) if name else ""
 
+    def judge(config: str) -> str:
+        return judged(config, jobs is not None)
+
     def submit(config: str) -> tuple[str, str]:
         return started_run(jobs, config)
 
-    gr.on([source.input], choose, source, text, show_progress="hidden")
-    text.change(
-        lambda config: judged(config, jobs is not None),
-        text, verdict, show_progress="hidden", trigger_mode="always_last", concurrency_limit=2,
-    )  # fmt: skip
-    start.click(submit, text, [verdict, started], concurrency_limit=1).then(
-        None, started, None, js="(id) => { if (id) location.href = '/overview?runs=' + encodeURIComponent(id); }"
-    )
+    source.input(choose, source, text, show_progress="hidden")
+    text.change(judge, text, verdict, show_progress="hidden", trigger_mode="always_last")
+    start.click(submit, text, [verdict, started], concurrency_limit=1).then(None, started, None, js=GO_TO_RUN)
     page.load(load, None, [source, text], show_progress="hidden")
 
 
@@ -181,7 +191,7 @@ def judged(text: str, can_start: bool) -> str:
     off = "" if can_start else f'<p class="off">{html.escape(NO_JOBS)}</p>'
     return (
         f'<div class="verdict good" role="status"><h3>Valid</h3>{off}<p>{len(changed)} settings differ from their '
-        f'defaults.</p><table><thead><tr><th>setting</th><th>default</th><th>this run</th></tr></thead><tbody>{rows}'
+        f"defaults.</p><table><thead><tr><th>setting</th><th>default</th><th>this run</th></tr></thead><tbody>{rows}"
         "</tbody></table></div>"
     )
 
@@ -199,7 +209,7 @@ def started_run(jobs: Any, text: str) -> tuple[str, str]:
         if jobs is None:
             raise ValueError(NO_JOBS)
         run = jobs.submit(configs.resolved(text))
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in str(error).splitlines() if line.strip())
         return f'<div class="verdict bad" role="alert"><h3>Not started</h3><ul>{lines}</ul></div>', ""
     return f'<div class="verdict good" role="status"><h3>Started {html.escape(run.id)}</h3></div>', run.id

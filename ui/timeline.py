@@ -10,7 +10,6 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from metrics import read
 from ui.names import run_dir
 from ui.replies import reply
-from ui.rollouts import EVERY_ROW
 
 MOST_STEPS = 60
 SAMPLE_TIMES = [
@@ -38,19 +37,14 @@ def routes(root: Path) -> APIRouter:
         directory = run_dir(root, run)
         spans = read.spans(directory, first, last)
         steps = spans.filter(pl.col("kind") == "step")
-        parts = [
-            *(_sample_lane(directory, step) for step in range(first, last + 1)),
-        ]
-        samples = [row for part in parts for row in part]
-        return reply(
-            {"from": first, "to": last, "steps": _windows(steps, spans), **_bars(spans, samples)}
-        )
+        samples = [row for step in range(first, last + 1) for row in _sample_times(directory, step)]
+        return reply({"from": first, "to": last, "steps": _windows(steps, spans), **_bars(spans, samples)})
 
     return api
 
 
-def _sample_lane(directory: Path, step: int) -> list[dict[str, Any]]:
-    frame, _ = read.samples(directory, step=step, columns=SAMPLE_TIMES, limit=EVERY_ROW)
+def _sample_times(directory: Path, step: int) -> list[dict[str, Any]]:
+    frame, _ = read.samples(directory, step=step, columns=SAMPLE_TIMES, limit=None)
     frame = frame.drop_nulls(["generate_start_s", "generate_end_s"])
     return [{"step": step, **row} for row in frame.iter_rows(named=True)]
 

@@ -19,13 +19,25 @@ export const isMarker = (value) => value != null && typeof value === "object" &&
 export const shown = (value) => (isMarker(value) ? value.nonfinite : typeof value === "number" ? number(value) : value == null ? "–" : String(value));
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
+// Digits after the point that a multiple of `step` needs, no more.
+function decimals(step) {
+  for (let d = 0; d < 8; d++) {
+    const scaled = step * 10 ** d;
+    if (Math.abs(scaled - Math.round(scaled)) < 1e-6 * Math.max(1, scaled)) return d;
+  }
+  return 8;
+}
+
 export function axisNumber(value, step) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6) return trim((value / 1e6).toFixed(1)) + "M";
-  if (size >= 1e4) return trim((value / 1e3).toFixed(1)) + "k";
-  if (size < 1e-3 || step < 5e-4) return value.toExponential(1).replace(".0e", "e").replace("e+", "e");
-  return value.toFixed(Math.max(0, Math.min(4, -Math.floor(Math.log10(step) + 1e-9))));
+  if (size >= 1e6) return trim((value / 1e6).toFixed(3)) + "M";
+  if (size >= 1e4) return trim((value / 1e3).toFixed(2)) + "k";
+  if (size < 1e-3 || step < 5e-4) {
+    const exponent = Math.floor(Math.log10(size));
+    return `${trim((value / 10 ** exponent).toFixed(Math.min(4, decimals(step / 10 ** exponent))))}e${exponent}`;
+  }
+  return value.toFixed(Math.min(4, decimals(step)));
 }
 
 export function duration(seconds) {

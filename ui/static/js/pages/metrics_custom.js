@@ -37,7 +37,7 @@ export class CustomView {
   }
 
   tools() {
-    return layoutTools(this);
+    return [];
   }
 
   // Change the data, show it, save it.
@@ -64,9 +64,10 @@ export class CustomView {
     page.body.dataset.density = page.view.density;
     fill(page.side.extra);
     this.matches = matcher(page.view.search);
-    if (!this.layout.sections.length) return fill(page.body, this.nothing());
+    this.bar ??= h("div", { class: "custom-bar" }, layoutTools(this));
+    if (!this.layout.sections.length) return fill(page.body, this.bar, this.nothing());
     const list = h("div", { class: "custom" }, this.layout.sections.map((section) => this.section(section)));
-    fill(page.body, this.store.isStarter ? h("p", { class: "note" }, "A layout to start from. It is saved, for every browser, at your first change.") : null, list);
+    fill(page.body, this.bar, this.store.isStarter ? h("p", { class: "note" }, "A layout to start from. It is saved, for every browser, at your first change.") : null, list);
     this.sort(list, ".custom-section", ".grip-section", "sections");
   }
 

@@ -104,7 +104,7 @@ function whole(sample, field, page) {
   const more = button("", async () => {
     more.disabled = true;
     try {
-      const next = await getJson("/text", { run: page.run.id, step: sample.step, sample_id: sample.sample_id, field, offset: have, limit: CHUNK });
+      const next = await getJson("/text", { run: page.run.id, step: sample.step, sample_id: sample.sample_id, outcome: sample.outcome === "eval" ? "eval" : null, field, offset: have, limit: CHUNK });
       body.append(document.createTextNode(next.text));
       have += next.text.length;
       label();

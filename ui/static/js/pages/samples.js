@@ -26,9 +26,9 @@ export class SamplesPage {
     this.filters = Object.fromEntries(FILTERS.map((name) => [name, url.get(name)]));
     this.filters.outcome = url.get("outcome") === "all" ? "" : url.get("outcome", kind.fallback);
     this.step = Number(url.get("step")) || 0;
+    this.followed = !url.get("step");
     this.offset = Number(url.get("offset")) || 0;
     this.sampleId = url.get("sample") ? Number(url.get("sample")) : null;
-    this.followed = !this.step;
     this.stepBar = h("div", { class: "step-bar" });
     this.frame = new FocusPage(main, session, { title: kind.title, open: (run) => this.open(run), beat: (run, changed) => this.beat(run, changed), tools: this.stepBar });
     this.charts = h("div", { class: "contents" });
@@ -67,18 +67,48 @@ export class SamplesPage {
 
   async open(run) {
     this.run = run;
-    this.board.clear();
-    const { byKey } = this.session.catalog;
-    const keys = CHART[this.kind.discarded ? "discarded" : "normal"].filter((key) => byKey.has(key));
-    fill(this.charts, keys.map((key) => this.board.add(new Panel(this.board, [byKey.get(key)])).element));
+    if (this.kind.steps) await this.session.store.need(run.id, this.kind.columns(this));
+    this.renderCharts();
     fill(this.frame.body, h("div", { class: `samples-top ${this.kind.discarded ? "discarded" : ""}`, dataset: { density: "compact" } }, this.charts, this.summary), this.filterPlace, h("div", { class: "samples-main" }, this.groups, this.detail));
-    if (!this.step || this.step > run.series.lastStep) this.step = run.series.lastStep;
-    if (!this.step) return this.nothingYet();
+    if (this.newest == null) return this.nothingYet();
+    this.step = this.followed || this.step > this.newest ? this.newest : this.nearest(this.step, 0);
     await this.load();
   }
 
+  renderCharts() {
+    this.board.clear();
+    const { byKey } = this.session.catalog;
+    const plain = CHART[this.kind.discarded ? "discarded" : "normal"].filter((key) => byKey.has(key)).map((key) => [byKey.get(key)]);
+    const charts = this.kind.charts ? this.kind.charts(this) : plain.map((entries) => ({ entries }));
+    fill(this.charts, charts.map(({ entries, title }) => this.board.add(new Panel(this.board, entries, { title })).element));
+  }
+
+  // Steps that have samples: all of them, or those that were evaluated.
+  get steps() {
+    return this.kind.steps ? this.kind.steps(this) : null;
+  }
+
+  get newest() {
+    const { steps } = this;
+    return steps ? steps[steps.length - 1] : this.run.series.lastStep || null;
+  }
+
+  get oldest() {
+    const { steps } = this;
+    return steps ? steps[0] : 1;
+  }
+
+  // The step wanted, or the nearest one that has samples in the direction of travel.
+  nearest(step, by) {
+    const { steps } = this;
+    if (!steps) return Math.max(1, Math.min(this.newest, step));
+    if (by < 0) return steps.filter((one) => one <= step).pop() ?? steps[0];
+    if (by > 0) return steps.find((one) => one >= step) ?? this.newest;
+    return steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), this.newest);
+  }
+
   nothingYet() {
-    fill(this.frame.body, empty("No step yet", "Samples appear here when the first step of this run has been trained."));
+    fill(this.frame.body, this.kind.nothingYet ? this.kind.nothingYet() : empty("No step yet", "Samples appear here when the first step of this run has been trained."));
     this.waiting = true;
   }
 
@@ -89,14 +119,13 @@ export class SamplesPage {
       return this.open(run);
     }
     this.board.refresh();
-    if (this.followed) await this.goTo(run.series.lastStep, true);
+    if (this.followed) await this.goTo(this.newest, true);
     else this.renderStepBar();
   }
 
   async goTo(step, follow = false) {
-    const last = this.run.series.lastStep;
-    const next = Math.max(1, Math.min(last, step));
-    if (next === this.step && !follow) return;
+    const next = this.nearest(step, Math.sign(step - this.step) * (Math.abs(step - this.step) === 1));
+    if (next === this.step && (!follow || this.followed)) return this.renderStepBar();
     this.step = next;
     this.followed = follow;
     this.offset = 0;
@@ -105,6 +134,7 @@ export class SamplesPage {
 
   change(values) {
     Object.assign(this.filters, values);
+    if (this.kind.evals && "env" in values) this.renderCharts();
     this.offset = 0;
     return this.load();
   }
@@ -179,10 +209,10 @@ export class SamplesPage {
   }
 
   renderStepBar() {
-    const last = this.run.series.lastStep;
-    const input = h("input", { type: "number", min: 1, max: last, "aria-label": "Step", onchange: () => this.goTo(Number(input.value)) });
+    const [first, last] = [this.oldest, this.newest];
+    const input = h("input", { type: "number", min: first, max: last, "aria-label": "Step", onchange: () => this.goTo(Number(input.value)) });
     input.value = this.step;
-    const slider = h("input", { type: "range", min: 1, max: Math.max(1, last), "aria-label": "Step slider", oninput: () => ((input.value = slider.value), this.slide(Number(slider.value))) });
+    const slider = h("input", { type: "range", min: first, max: Math.max(first, last), "aria-label": "Step slider", oninput: () => ((input.value = slider.value), this.slide(Number(slider.value))) });
     slider.value = this.step;
     const move = (name, label, step, off) => {
       const element = iconButton(name, label, () => this.goTo(step));
@@ -192,7 +222,7 @@ export class SamplesPage {
     const follow = button("Latest", () => this.goTo(last, true), { "aria-pressed": String(this.followed), kind: this.followed ? "accent" : "", title: "Stay at the newest step" });
     // The slider must not be replaced while it is held.
     if (this.stepBar.contains(document.activeElement) && document.activeElement.type === "range") return;
-    fill(this.stepBar, h("span", { class: "muted" }, "Step"), move("first", "First step", 1, this.step <= 1), move("left", "Earlier step (←)", this.step - 1, this.step <= 1), input, h("span", { class: "muted" }, `of ${count(last)}`), move("right", "Later step (→)", this.step + 1, this.step >= last), slider, follow);
+    fill(this.stepBar, h("span", { class: "muted" }, "Step"), move("first", "First step", first, this.step <= first), move("left", "Earlier step (←)", this.step - 1, this.step <= first), input, h("span", { class: "muted" }, `of ${count(last)}`), move("right", "Later step (→)", this.step + 1, this.step >= last), slider, follow);
   }
 
   slide = debounce((step) => this.goTo(step), 160);
@@ -218,7 +248,7 @@ export class SamplesPage {
     const known = `${this.run.id}/${this.step}/${asked}`;
     if (this.shownSample === known) return;
     try {
-      const sample = await getJson("/sample", { run: this.run.id, step: this.step, sample_id: asked });
+      const sample = await getJson("/sample", { run: this.run.id, step: this.step, sample_id: asked, outcome: this.kind.evals ? "eval" : null });
       if (asked !== this.sampleId) return;
       this.shownSample = known;
       showSample(this.detail, sample, this);

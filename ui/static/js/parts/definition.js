@@ -22,5 +22,5 @@ export function definition(entry) {
       row("Unit", entry.unit),
       row("Healthy", healthy),
       row("Range", range),
-      entry.kind === "distribution" ? row("Shown", "mean as a line, ±1 standard deviation and min–max as bands") : null));
+      entry.kind === "distribution" ? row("Shown", entry.shown || "mean as a line, ±1 standard deviation and min–max as bands") : null));
 }
