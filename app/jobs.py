@@ -7,6 +7,7 @@ that first writes it down, after removing what the run left on the cluster.
 
 import contextlib
 import fcntl
+import re
 import shlex
 import socket
 import sys
@@ -27,6 +28,7 @@ POLL_S = 0.5
 STOP_GRACE_S = 30  # what a driver has, after SIGTERM, to take down its engines and close its metrics
 NEVER_STARTED_S = 60.0
 DRIVER = "app.train"
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Status(str):
@@ -168,10 +170,10 @@ class Run:
             return status
         client = self.jobs.client()
         record = self.record()
-        job_id = record["job_id"] or ""
-        job = (self.jobs._jobs_of_ray() or {}).get(job_id)
+        job = self._job(record, self.jobs._jobs_of_ray())
         if job is None:
             raise StopFailed(f"run {self.id!r} was not started on this cluster; end {_whose(record)} instead")
+        job_id = job.submission_id
         self.directory.update(stop_requested=True)
         client.stop_job(job_id)
         if job.status == "PENDING":
@@ -194,9 +196,10 @@ class Run:
 
     def logs(self, tail: int | None = None) -> str:
         """What the driver printed. Kept in the run directory once the run has ended."""
-        text = self._log_of_ray() or self._kept_log()
-        if text is None:
+        found = self._log_of_ray() or self._kept_log()
+        if found is None:
             return f"logs of run {self.id!r} are no longer available"
+        text = _CONTROL.sub("", found)  # what a model or a dataset wrote must not command the reader's terminal
         return text if tail is None else "\n".join(text.splitlines()[-tail:]) if tail > 0 else ""
 
     def metrics(self, keys: Sequence[str] | None = None, since: int | None = None) -> dict[str, Any]:
@@ -237,7 +240,7 @@ class Run:
         if record["state"] in FINAL:
             self._keep_log(known)
             return Status(record["state"], record["reason"])
-        job = (known or {}).get(record["job_id"] or "")
+        job = self._job(record, known)
         ended = _end_of(job, record["stop_requested"]) if job is not None else self._end_without_ray(record, known)
         if ended is None:
             return Status(*_unended(record, job))
@@ -249,6 +252,14 @@ class Run:
         self._keep_log(known)
         record = self.record()
         return Status(record["state"], record["reason"])
+
+    def _job(self, record: Record, known: Mapping[str, Any] | None) -> Any:
+        """Ray's job of the run; of one that came through `ray job submit`, the job whose driver writes the run."""
+        for job in (known or {}).values():
+            ours = record["job_id"] is None and job.driver_info is not None and self.jobs.driver in job.entrypoint
+            if job.submission_id == record["job_id"] or (ours and job.driver_info.pid == str(record["pid"])):
+                return job
+        return None
 
     def _end_without_ray(self, record: Record, known: Mapping[str, Any] | None) -> tuple[str, str] | None:
         """How a run ended that Ray does not know, told by the lock of its driver; None while it may be alive."""
@@ -313,7 +324,7 @@ class Run:
         """Copy the driver's output beside the run, because Ray forgets it with the cluster."""
         record = self.record()
         file = self.directory.path / "logs" / f"job-{record['attempt']}.log"
-        job = (known or {}).get(record["job_id"] or "")
+        job = self._job(record, known)
         if job is None or not job.status.is_terminal() or file.exists():
             return
         if text := self._log_of_ray():

@@ -82,6 +82,7 @@ def _start(folder: Path, num_cpus: int, object_store_mb: int) -> LocalRay:
         *("--node-ip-address=127.0.0.1", f"--port={gcs}", f"--ray-client-server-port={client}"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"),
         *(f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}"),
+        *("--min-worker-port=0", "--max-worker-port=0"),  # any: the default range is shared by all of the machine
         *(f"--num-cpus={num_cpus}", f"--object-store-memory={object_store_mb * 1_000_000}"),
     ]
     inherited = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}

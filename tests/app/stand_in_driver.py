@@ -49,6 +49,11 @@ def main() -> None:
         elif behaviour == "is-killed":
             leave_things_behind(run)
             os.kill(os.getpid(), signal.SIGKILL)
+        elif behaviour == "connects":
+            import ray
+
+            ray.init(address="auto", log_to_driver=False)
+            time.sleep(600)
         elif behaviour == "deaf":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(600)

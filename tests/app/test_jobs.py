@@ -1,11 +1,14 @@
 import json
 import os
+import shlex
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from app.config import ConfigError
+from app import run_dir
+from app.config import ConfigError, from_dict
 from app.jobs import Jobs, StopFailed
 from app.ray_jobs import NoCluster
 from app.run_dir import RunError, RunNotFound
@@ -56,6 +59,15 @@ def test_a_bad_configuration_is_refused_before_anything_is_asked_or_written(offl
     with pytest.raises(RunError, match="runs are kept in"):
         offline.submit({**plan("x"), "runs_dir": "/somewhere/else"})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_cannot_command_the_terminal_of_its_reader(offline):
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    directory.driver_log.write_text("one\x1b[31m red\x1b[0m\x07\ttab\ntwo\x1b]0;title\x07\n")
+    run = offline.get(directory.id)
+    assert run.logs() == "one red\ttab\ntwo]0;title\n"
+    assert run.logs(tail=1) == "two]0;title"
+    assert run.logs(tail=0) == ""
 
 
 def test_a_run_that_is_not_there(offline):
@@ -123,6 +135,20 @@ def test_stopping_is_reported_when_it_is_done_and_twice_is_fine(jobs):
     ended_at = run.record()["ended_at"]
     assert (run.stop(), run.status().reason) == ("stopped", "stopped on request")
     assert run.record()["ended_at"] == ended_at
+
+
+@pytest.mark.stack
+def test_a_run_that_came_through_ray_job_submit_is_stopped_like_any_other(jobs):
+    directory = run_dir.create_for(from_dict(plan("connects")), jobs.folder)
+    words = [sys.executable, "-m", DRIVER, "--run-dir", str(directory.path)]
+    submitted = jobs.client().submit_job(entrypoint=shlex.join(words))
+    run = jobs.get(directory.id)
+    until("running", run)
+    while jobs.client().get_job_info(submitted).driver_info is None:
+        time.sleep(0.2)
+    assert run.record()["job_id"] is None
+    assert run.stop() == "stopped"
+    assert jobs.client().get_job_status(submitted) == "STOPPED"
 
 
 @pytest.mark.stack
