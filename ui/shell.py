@@ -185,12 +185,12 @@ def judged(text: str, can_start: bool) -> str:
         config = configs.resolved(text)
     except ValueError as error:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in str(error).splitlines() if line.strip())
-        return f'<div class="verdict bad" role="status"><h3>Not ready to start</h3><ul>{lines}</ul></div>'
+        return f'<div class="verdict bad" role="status"><h2>Not ready to start</h2><ul>{lines}</ul></div>'
     changed = configs.difference(configs.defaults(), configs.flat(config.model_dump()))
     rows = "".join(_changed_row(item) for item in changed)
     off = "" if can_start else f'<p class="off">{html.escape(NO_JOBS)}</p>'
     return (
-        f'<div class="verdict good" role="status"><h3>Valid</h3>{off}<p>{len(changed)} settings differ from their '
+        f'<div class="verdict good" role="status"><h2>Valid</h2>{off}<p>{len(changed)} settings differ from their '
         f"defaults.</p><table><thead><tr><th>setting</th><th>default</th><th>this run</th></tr></thead><tbody>{rows}"
         "</tbody></table></div>"
     )
@@ -211,5 +211,5 @@ def started_run(jobs: Any, text: str) -> tuple[str, str]:
         run = jobs.submit(configs.resolved(text))
     except (ValueError, RuntimeError, OSError) as error:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in str(error).splitlines() if line.strip())
-        return f'<div class="verdict bad" role="alert"><h3>Not started</h3><ul>{lines}</ul></div>', ""
-    return f'<div class="verdict good" role="status"><h3>Started {html.escape(run.id)}</h3></div>', run.id
+        return f'<div class="verdict bad" role="alert"><h2>Not started</h2><ul>{lines}</ul></div>', ""
+    return f'<div class="verdict good" role="status"><h2>Started {html.escape(run.id)}</h2></div>', run.id

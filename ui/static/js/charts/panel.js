@@ -21,7 +21,7 @@ export class Panel {
     this.plot = null;
     this.values = h("div", { class: "vals" });
     this.mark = h("span", { class: "mark", hidden: true });
-    this.body = h("div", { class: "plot", role: "img" });
+    this.body = h("div", { class: "plot", role: "img", "aria-label": this.name });
     this.element = this.card();
     this.element.panel = this;
   }

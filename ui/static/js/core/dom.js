@@ -15,7 +15,7 @@ export function h(tag, attrs, ...kids) {
 }
 
 export function append(element, kids) {
-  for (const kid of [kids].flat(3)) {
+  for (const kid of [kids].flat(Infinity)) {
     if (kid == null || kid === false) continue;
     element.append(kid.nodeType ? kid : document.createTextNode(String(kid)));
   }

@@ -11,6 +11,7 @@ export async function mount(main, session) {
     fallback: ALL,
     nothing: "Nothing was discarded at this step. Every sample was trained.",
     discarded: true,
+    columns: () => ["discarded_count"],
   });
   await page.start();
 }

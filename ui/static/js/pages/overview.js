@@ -49,7 +49,7 @@ class Overview {
   }
 
   async open(run) {
-    fill(this.frame.body, this.reason, this.facts, this.cards, h("div", { class: "pair" }, this.checks, this.ledger), this.config);
+    fill(this.frame.body, this.reason, this.facts, h("h2", { class: "sr" }, "Charts"), this.cards, h("div", { class: "pair" }, this.checks, this.ledger), this.config);
     this.board.clear();
     const { byKey } = this.session.catalog;
     const known = CHARTS.filter((key) => byKey.has(key));

@@ -63,7 +63,7 @@ export function biasCard(page) {
 
 function biasTable(rows) {
   if (!rows.length) return h("p", { class: "muted" }, "No sample yet");
-  return h("div", { class: "scroll bias" }, h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["", "generated", "dropped", "", "reward of all", "of trained"].map((name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "share"))))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.by === "all" ? h("b", {}, "All samples") : row.by === "length" ? `${row.bucket} tokens` : row.bucket), h("td", {}, count(row.generated)), h("td", {}, `${number(row.drop_pct)} %`), h("td", { class: "share" }, h("i", { style: `width:${Math.min(100, row.drop_pct || 0).toFixed(1)}%` })), h("td", {}, number(row.reward_mean_generated)), h("td", {}, number(row.reward_mean_trained)))))));
+  return h("div", { class: "scroll bias", tabindex: "0", role: "region", "aria-label": "Drop rates" }, h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["", "generated", "dropped", "", "reward of all", "of trained"].map((name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "share"))))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.by === "all" ? h("b", {}, "All samples") : row.by === "length" ? `${row.bucket} tokens` : row.bucket), h("td", {}, count(row.generated)), h("td", {}, `${number(row.drop_pct)} %`), h("td", { class: "share" }, h("i", { style: `width:${Math.min(100, row.drop_pct || 0).toFixed(1)}%` })), h("td", {}, number(row.reward_mean_generated)), h("td", {}, number(row.reward_mean_trained)))))));
 }
 
 function reasons(found) {

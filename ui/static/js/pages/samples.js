@@ -67,9 +67,9 @@ export class SamplesPage {
 
   async open(run) {
     this.run = run;
-    if (this.kind.steps) await this.session.store.need(run.id, this.kind.columns(this));
+    await this.session.store.need(run.id, this.kind.columns?.(this) || []);
     this.renderCharts();
-    fill(this.frame.body, h("div", { class: `samples-top ${this.kind.discarded ? "discarded" : ""}`, dataset: { density: "compact" } }, this.charts, this.summary), this.filterPlace, h("div", { class: "samples-main" }, this.groups, this.detail));
+    fill(this.frame.body, h("h2", { class: "sr" }, "This step"), h("div", { class: `samples-top ${this.kind.discarded ? "discarded" : ""}`, dataset: { density: "compact" } }, this.charts, this.summary), this.filterPlace, h("div", { class: "samples-main" }, this.groups, this.detail));
     if (this.newest == null) return this.nothingYet();
     this.step = this.followed || this.step > this.newest ? this.newest : this.nearest(this.step, 0);
     await this.load();

@@ -5,7 +5,7 @@ import { toggle } from "../core/theme.js";
 import { openDialog } from "./dialog.js";
 
 const COMMON = [
-  ["/", "Search on this page", () => document.querySelector(".tele .search input, .tele .side-search")?.focus()],
+  ["/", "Search on this page", () => (document.querySelector(".tele .search input") || document.querySelector(".tele .side-search"))?.focus()],
   ["d", "Light or dark", toggle],
   ["?", "This list", () => help()],
 ];

@@ -1,0 +1,33 @@
+// A run that grows while it is looked at: new steps appear, the zoom stays, and a lost server is said and recovered from.
+
+const { run, painted } = require("../harness.js");
+
+const last = (page) => page.evaluate(() => document.querySelector('.card.chart[data-key="entropy"]').panel.mains()[0].run.series.lastStep);
+
+run(async ({ open, assert, facts, found }) => {
+  const page = await open(`/metrics?runs=${facts.run}`, { allowed: ["ERR_CONNECTION_REFUSED", "Failed to load resource", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE"] });
+  await painted(page);
+  const begin = await last(page);
+  await page.waitForFunction((n) => document.querySelector('.card.chart[data-key="entropy"]').panel.mains()[0].run.series.lastStep > n, begin);
+  assert.match(await page.textContent(".live"), /Live/);
+
+  // Zoom, then two more steps: the window has not moved, the data has grown.
+  await page.evaluate(() => document.querySelector(".card.chart").panel.board.onZoom([2, 6]));
+  const zoomed = await last(page);
+  await page.waitForFunction((n) => document.querySelector('.card.chart[data-key="entropy"]').panel.mains()[0].run.series.lastStep >= n + 2, zoomed);
+  const scale = await page.evaluate(() => {
+    const { min, max } = document.querySelector('.card.chart[data-key="entropy"]').panel.plot.scales.x;
+    return [min, max];
+  });
+  assert.deepEqual(scale, [2, 6]);
+
+  // The server goes away and comes back; the test around this flow does both when it is told to.
+  console.error("STOP");
+  await page.waitForSelector(".live.bad >> text=Reconnecting", { timeout: 60000 });
+  console.error("START");
+  await page.waitForSelector(".live.ok", { timeout: 120000 });
+  const after = await last(page);
+  await page.waitForFunction((n) => document.querySelector('.card.chart[data-key="entropy"]').panel.mains()[0].run.series.lastStep > n, after);
+  assert.deepEqual(page.troubles, []);
+  Object.assign(found, { begin, after });
+});

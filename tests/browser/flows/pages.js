@@ -1,0 +1,25 @@
+// Every page in light and dark: it comes up, complains about nothing, asks nobody else, and is accessible.
+
+const { run, shot, axe, painted } = require("../harness.js");
+
+const PAGES = [["runs", "/"], ["overview", "/overview"], ["metrics", "/metrics"], ["custom", "/metrics?view=custom"], ["rollouts", "/rollouts"], ["discarded", "/discarded"], ["timeline", "/timeline"], ["evals", "/evals"], ["infra", "/infra"], ["new", "/new"]];
+const CHARTS = ["overview", "metrics", "custom", "rollouts", "discarded", "evals"];
+
+run(async ({ open, assert, facts, found }) => {
+  const wrong = [];
+  for (const theme of ["light", "dark"]) {
+    for (const [name, path] of PAGES) {
+      const query = `${path.includes("?") ? "&" : "?"}runs=${facts.run}`;
+      const page = await open(name === "runs" || name === "new" ? path : path + query, { theme });
+      if (CHARTS.includes(name)) await painted(page);
+      if (name === "new") await page.waitForSelector(".verdict.good");
+      if (name === "timeline") await page.waitForSelector(".gantt canvas[data-window]");
+      await shot(page, `${name}-${theme}`);
+      const troubles = [...(await axe(page)), ...page.troubles];
+      wrong.push(...troubles.map((text) => `${name}, ${theme}: ${text}`));
+      await page.context().close();
+    }
+  }
+  assert.deepEqual(wrong, []);
+  found.pages = PAGES.length;
+});
