@@ -33,10 +33,10 @@ RECIPE: dict[str, Any] = {
         "num_key_value_heads": 4,
         "max_position_embeddings": 512,
     },
-    "steps": 90,
-    "examples_per_step": 64,
+    "steps": 140,
+    "examples_per_step": 32,
     "matrix_rate": 0.02,
-    "other_rate": 3e-3,
+    "other_rate": 1e-2,
     "rising_steps": 5,
     "falling_share": 0.5,
 }
@@ -144,7 +144,8 @@ def warm_up(model: Any, tokenizer: Any, examples: Iterator[tuple[str, str]]) -> 
             schedule.step()
         if step % 10 == 0:
             spent_s = time.monotonic() - started
-            log.info("warming up the policy: step %d of %d, loss %.3f, %.0f s", step, RECIPE["steps"], loss, spent_s)
+            what = (step, RECIPE["steps"], loss.item(), spent_s)
+            log.info("warming up the policy: step %d of %d, loss %.3f, %.0f s", *what)
 
 
 def _rate(step: int) -> float:

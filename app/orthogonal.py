@@ -11,8 +11,8 @@ import torch
 QUINTIC = (3.4445, -4.7750, 2.0315)
 """Coefficients of the iteration that drives all singular values towards one."""
 
-ITERATIONS = 4
-MOMENTUM = 0.95
+ITERATIONS = 3
+MOMENTUM = 0.9
 
 
 class OrthogonalMomentum(torch.optim.Optimizer):

@@ -30,7 +30,7 @@ class Sums(SingleTurnEnvironment):
         max_digit: int = 4,
         num_train: int = 2_000,
         num_eval: int = 500,
-        sure: float = 0.2,
+        sure: float = 0.3,
         seed: int = 0,
     ) -> None:
         if not 2 <= terms <= MAX_TERMS or not 1 <= max_digit <= 9:
@@ -58,14 +58,17 @@ class Sums(SingleTurnEnvironment):
         return RewardResult(float(got == wanted), metrics, {"sum": wanted})
 
     def worked_examples(self, seed: int) -> Iterator[tuple[str, str]]:
+        """Of training problems; half of them of a sum drawn evenly, so that rare sums are learnt too."""
         rng = random.Random(f"sums worked {seed}")
-        held_out = set(self._held_out)
+        problems = self.samples("train")
+        by_sum: dict[str, list[Sample]] = {}
+        for sample in problems:
+            by_sum.setdefault(sample.answer, []).append(sample)
         while True:
-            number, is_sure = rng.randrange(self.base**self.terms), rng.random() < self.sure
-            if number not in held_out:
-                sample = _sample(self._digits(number))
-                hedge = "" if is_sure else f" or {int(sample.answer) + 1}"
-                yield str(sample.prompt), sample.answer + hedge
+            evenly = by_sum[rng.choice(list(by_sum))]
+            sample = rng.choice(evenly if rng.random() < 0.5 else problems)
+            is_sure = rng.random() < self.sure
+            yield str(sample.prompt), sample.answer + ("" if is_sure else f" or {int(sample.answer) + 1}")
 
     def _digits(self, number: int) -> list[int]:
         """The digits to add: those of the number, written in base `max_digit` + 1."""

@@ -1,6 +1,7 @@
 """What every environment of the folder must do, and what single ones do."""
 
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -161,12 +162,12 @@ def test_sums_are_what_they_say():
         assert sample.answer == str(sum(digits))
 
 
-def test_worked_sums_show_no_held_out_problem_and_are_sure_as_often_as_asked():
+def test_worked_sums_are_training_problems_with_rare_sums_and_sure_as_often_as_asked():
     environment = load("sums", {"sure": 0.3})
     examples = list(itertools.islice(environment.worked_examples(1), 5_000))
-    assert not {sample.prompt for sample in environment.samples("eval")} & {prompt for prompt, _ in examples}
     right = {sample.prompt: sample.answer for sample in environment.samples("train")}
-    known = [(right[prompt], completion) for prompt, completion in examples if prompt in right]
-    assert all(completion in (answer, f"{answer} or {int(answer) + 1}") for answer, completion in known)
-    assert 0.27 < sum(answer == completion for answer, completion in known) / len(known) < 0.33
+    assert all(answer in (right[prompt], f"{right[prompt]} or {int(right[prompt]) + 1}") for prompt, answer in examples)
+    assert 0.27 < sum(right[prompt] == answer for prompt, answer in examples) / len(examples) < 0.33
+    counts = Counter(right[prompt] for prompt, _ in examples)
+    assert min(counts.values()) > 5_000 / 2 / 21 / 1.5  # 21 sums share the half that is drawn evenly
     assert examples == list(itertools.islice(environment.worked_examples(1), 5_000))
