@@ -158,7 +158,7 @@ class Run:
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"run {self.id!r} is still {status.sentence()} after {timeout_s} s")
             time.sleep(POLL_S)
-        self._keep_log(self.jobs._jobs_of_ray())
+        self._keep_log(self.record(), self.jobs._jobs_of_ray())
         return status
 
     def stop(self, timeout_s: float = STOP_GRACE_S + 30, *, cleanup: bool = True) -> Status:
@@ -238,7 +238,7 @@ class Run:
         """Compare the directory with Ray's view and write down an end that the driver could not."""
         record = self.record()
         if record["state"] in FINAL:
-            self._keep_log(known)
+            self._keep_log(record, known)
             return Status(record["state"], record["reason"])
         job = self._job(record, known)
         ended = _end_of(job, record["stop_requested"]) if job is not None else self._end_without_ray(record, known)
@@ -249,8 +249,8 @@ class Run:
                 if known is not None:
                     self._clean(self.jobs.client())
                 self.directory.end(*ended)
-        self._keep_log(known)
         record = self.record()
+        self._keep_log(record, known)
         return Status(record["state"], record["reason"])
 
     def _job(self, record: Record, known: Mapping[str, Any] | None) -> Any:
@@ -320,9 +320,8 @@ class Run:
                 return file.read_text(encoding="utf-8", errors="replace")
         return None
 
-    def _keep_log(self, known: Mapping[str, Any] | None) -> None:
+    def _keep_log(self, record: Record, known: Mapping[str, Any] | None) -> None:
         """Copy the driver's output beside the run, because Ray forgets it with the cluster."""
-        record = self.record()
         file = self.directory.path / "logs" / f"job-{record['attempt']}.log"
         job = self._job(record, known)
         if job is None or not job.status.is_terminal() or file.exists():

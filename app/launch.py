@@ -53,6 +53,7 @@ def launch(config: Config, port: int) -> int:
     """Everything between the checks and the exit status."""
     began = time.monotonic()
     root = run_dir.root_of(config.runs_dir)
+    run_dir.check_root(root)
     os.environ.update(local_ray.ENVIRONMENT | {"TELESCOPE_RUNS": str(root)})
     say(f"preparing the policy {config.model!r} (made once, then kept)")
     policy.prepare(config.model, list(config.environments), config.seed)

@@ -275,11 +275,25 @@ def create(
     except FileExistsError:
         raise RunError(f"{run.path} exists already; nothing was changed, start the run again") from None
     except OSError as error:
-        raise RunError(
-            f"runs_dir {str(root)!r}: cannot be written ({error.strerror}); "
-            "set runs_dir in the configuration or $TELESCOPE_RUNS to a folder you may write"
-        ) from error
+        raise _unwritable(root, error) from error
     return run
+
+
+def check_root(root: Path) -> None:
+    """Refuse a root that cannot be written, before anything expensive starts."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        write_atomically(root / ".writable", "")
+        (root / ".writable").unlink(missing_ok=True)
+    except OSError as error:
+        raise _unwritable(root, error) from error
+
+
+def _unwritable(root: Path, error: OSError) -> RunError:
+    return RunError(
+        f"runs_dir {str(root)!r}: cannot be written ({error.strerror}); "
+        "set runs_dir in the configuration or $TELESCOPE_RUNS to a folder you may write"
+    )
 
 
 def create_for(config: "Config", root: Path | None = None) -> RunDir:

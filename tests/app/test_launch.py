@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from app import launch, progress
+from app import launch, local_ray, progress
 from app.progress import Progress
 
 SMALL = """
@@ -91,6 +91,12 @@ def test_a_port_in_use_is_said_before_anything_is_started(config, capsys, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(config, capsys):
+    port = str(local_ray.free_ports(1)[0])
+    assert launch.main([config, "runs_dir=/proc/telescope", "--port", port]) == 2
+    assert "runs_dir '/proc/telescope': cannot be written" in capsys.readouterr().err
+
+
 def test_a_bad_configuration_is_said_before_anything_is_started(config, capsys):
     assert launch.main([config, "stepps=4"]) == 2
     assert "did you mean 'steps'" in capsys.readouterr().err
@@ -101,8 +107,6 @@ def test_a_local_ray_of_ones_own_leaves_no_process_behind(monkeypatch):
     import os
     import subprocess
     import sys
-
-    from app import local_ray
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)  # another cluster may be there: this one must not join it
     with local_ray.local_ray(num_cpus=1, object_store_mb=100) as cluster:
