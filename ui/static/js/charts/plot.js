@@ -102,6 +102,7 @@ function yRange(u, chart, low, high) {
   const declared = view.range ? declaredRange(chart) : [null, null];
   const bottom = declared[0] == null ? low : Math.min(low, declared[0]);
   const top = declared[1] == null ? high : Math.max(high, declared[1]);
+  if (bottom === 0 && top === 0) return [0, 1];
   if (bottom === top) {
     const half = Math.abs(bottom) * 0.1 || 1;
     return [bottom - half, top + half];

@@ -7,6 +7,7 @@ import { Panel } from "../charts/panel.js";
 import { menu, menuItem } from "../parts/controls.js";
 import { askText, confirm } from "../parts/dialog.js";
 import { empty } from "../parts/empty.js";
+import { hide } from "../parts/hint.js";
 import { say } from "../parts/toast.js";
 import { findChart, groupsOf, makeChart, makeGroup, makeSection, moveChart, moveGroup, moveSection, removeChart } from "./layout.js";
 import { LayoutStore } from "./layout_store.js";
@@ -175,11 +176,21 @@ export class CustomView {
       animation: 150,
       ghostClass: "ghost",
       forceFallback: true,
-      fallbackOnBody: true,
       fallbackClass: "dragged",
-      scroll: true,
-      onEnd: () => this.readBack(),
+      onStart: () => this.lift(),
+      onEnd: () => {
+        this.page.body.classList.remove("dragging");
+        this.readBack();
+      },
     }));
+  }
+
+  // What is dragged is a copy of the element, and copies of canvases are empty.
+  lift() {
+    hide();
+    this.page.body.classList.add("dragging");
+    const from = this.page.body.querySelectorAll(".ghost canvas");
+    Sortable.ghost?.querySelectorAll("canvas").forEach((canvas, i) => from[i] && canvas.getContext("2d").drawImage(from[i], 0, 0));
   }
 
   // After a drag the page is the truth: read sections, groups and charts back in the order in which they stand.

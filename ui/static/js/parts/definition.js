@@ -5,12 +5,13 @@ import { number, pretty } from "../core/format.js";
 
 const row = (name, value) => (value ? h("div", { class: "def-row" }, h("dt", {}, name), h("dd", {}, value)) : null);
 
+const between = (low, high) => (high == null ? `${number(low)} or more` : low == null ? `${number(high)} or less` : `${number(low)} to ${number(high)}`);
+
 export function definition(entry) {
   const [low, high] = entry.range || [null, null];
-  const bound = (value, word) => (value == null ? word : number(value));
-  const healthy = entry.healthy ? `${bound(entry.healthy[0], "–")} to ${bound(entry.healthy[1], "–")}` : "";
+  const healthy = entry.healthy ? between(...entry.healthy) : "";
   const source = { declared: "declared", observed: "observed in this run", none: "" }[entry.range_source] ?? "";
-  const range = low == null && high == null ? "" : `${bound(low, "–")} to ${bound(high, "–")}${source ? ` (${source})` : ""}${entry.invert ? ", lower is better" : ""}`;
+  const range = low == null && high == null ? "" : `${between(low, high)}${source ? ` (${source})` : ""}${entry.invert ? ", lower is better" : ""}`;
   return h("div", { class: "def" },
     h("strong", {}, pretty(entry.name)),
     h("code", {}, entry.key),

@@ -3,7 +3,7 @@
 import { button, h, iconButton } from "../core/dom.js";
 
 export function openDialog({ title, className = "", label, extra = [], body, onClose }) {
-  const dialog = h("dialog", { class: `dialog ${className}`, "aria-label": label || title },
+  const dialog = h("dialog", { class: `dialog ${className}`, tabindex: "-1", "aria-label": label || title },
     h("header", {}, h("h2", {}, title), h("span", { class: "grow" }), extra, iconButton("close", "Close (Esc)", () => dialog.close())),
     h("div", { class: "dialog-body" }, body));
   dialog.addEventListener("close", () => {
@@ -13,6 +13,8 @@ export function openDialog({ title, className = "", label, extra = [], body, onC
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   document.querySelector(".tele").append(dialog);
   dialog.showModal();
+  // The first button would take the focus and look chosen.
+  dialog.focus();
   return dialog;
 }
 
