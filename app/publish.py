@@ -16,7 +16,7 @@ from app.weights import buckets, store
 
 LOAD_TIMEOUT_S = 600
 PROBE_TOKENS = 8
-# A prompt over one block of the prefix cache (128 tokens on CPU): a cache that outlived its weights is found out as well.
+# Over one block of the prefix cache (128 tokens on CPU): a cache that outlived its weights is found out as well.
 PROBE_PROMPT_TOKENS = 144
 # Largest |Δ log p| between engine and trainer with the same weights: rounding in float32; bfloat16 rounds much more.
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}

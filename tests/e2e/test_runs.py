@@ -1,0 +1,240 @@
+"""Whole runs through the job API: real Ray Jobs, Serve with vLLM, Ray Data, Ray Train with FSDP, the metrics actor."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import ray
+
+from app.jobs import Jobs, Run
+from metrics import read
+from metrics.recompute import recompute
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
+
+RUN_TIMEOUT_S = 600
+
+
+def small_run(**changes: Any) -> dict[str, Any]:
+    """Four steps of the embedded policy; each test names only what it is about."""
+    plain = {
+        "name": "e2e",
+        "model": "embedded",
+        "steps": 4,
+        "environments": [{"name": "sums"}],
+        "prompts_per_step": 4,
+        "group_size": 4,
+        "groups_per_ticket": 2,
+        "max_prompt_tokens": 24,
+        "max_tokens": 8,
+        "seq_len": 128,
+        "learning_rate": 1e-3,
+        "discard_group_zero_advantage": False,
+    }
+    return plain | changes
+
+
+PART_OF_THE_CONTRACT = (
+    "reward_mean entropy kl_divergence_inference grad_norm learning_rate loss/policy tokens/trained "
+    "tokens_completion_mean stop_reason_length_pct discarded_count timing_step_total timing_waiting_for_data "
+    "timing_forward_total timing_backward_microbatch_mean timing_weight_sync_trainer_total timing_generation_pct "
+    "timing_weight_sync_inference_total throughput/samples_per_s eval/sums/reward_mean ledger/trained"
+)
+
+SYNCHRONOUS = {"max_async_rollout": 0, "checkpoint_every": 2, "num_workers": 2, "cpus_per_worker": 0.2}
+
+
+@pytest.fixture(scope="module")
+def jobs(ray_cluster, tmp_path_factory) -> Jobs:
+    return Jobs(ray_cluster.dashboard_url, tmp_path_factory.mktemp("runs"))
+
+
+def finished(run: Run) -> Run:
+    status = run.wait(RUN_TIMEOUT_S)
+    assert status == "finished", f"{status.reason}\n{run.logs(tail=60)}"
+    return run
+
+
+def columns(run: Run) -> dict[str, dict[int, float]]:
+    """key → step → value."""
+    series = run.metrics()
+    return {
+        key: {s: v for s, v in zip(series["steps"], values, strict=True) if v is not None}
+        for key, values in series["columns"].items()
+    }
+
+
+def rows(run: Run, **conditions: Any) -> pl.DataFrame:
+    return run.samples(limit=100_000, **conditions)[0]
+
+
+@pytest.fixture(scope="module")
+def synchronous(jobs) -> Run:
+    config = small_run(
+        name="synchronous",
+        backend="tests.e2e.backends:WithOwnMetrics",
+        eval={"every": 2, "num_prompts": 8},
+        wandb={"project": "telescope-tests", "mode": "offline"},
+        **SYNCHRONOUS,
+    )
+    return finished(jobs.submit(config))
+
+
+@pytest.fixture(scope="module")
+def interrupted(jobs) -> Run:
+    """Fails in step 3 of its first attempt."""
+    config = small_run(name="interrupted", backend="tests.e2e.backends:DiesInStepThree", **SYNCHRONOUS)
+    return jobs.submit(config)
+
+
+def test_a_synchronous_run_is_strictly_on_policy(synchronous):
+    values = columns(synchronous)
+    assert values["off_policy_steps_max"] == {1: 0, 2: 0, 3: 0, 4: 0}
+    assert all(value == pytest.approx(1, abs=1e-4) for value in values["importance/mean"].values())
+    trained = rows(synchronous, outcome="trained")
+    assert all(set(v) == {s - 1} for s, v in trained.select("step", "versions").iter_rows())
+
+
+def test_every_push_arrived(synchronous):
+    values = columns(synchronous)
+    assert set(values["probe/logprob_abs_max"]) == {1, 2, 3, 4}
+    assert max(values["probe/logprob_abs_max"].values()) < 1e-3
+    assert max(values["mismatch/logprob_abs_max"].values()) < 1e-3
+
+
+def test_the_ledger_balances_and_every_number_follows_from_the_rows(synchronous):
+    values = columns(synchronous)
+    bins = ("trained", "zero_advantage", "max_async", "canceled", "error", "filtered", "in_flight")
+    for step, started in values["ledger/started"].items():
+        assert started == sum(values[f"ledger/{name}"][step] for name in bins)
+    assert values["ledger/in_flight"][4] == 0
+    assert rows(synchronous)["sample_id"].n_unique() == values["ledger/started"][4] == 64
+    assert recompute(synchronous.directory.path).differences == []
+
+
+def test_no_self_check_is_red(synchronous):
+    """Tied groups are no fault of the system's: sixteen short samples can well be all wrong."""
+    wrong = {check["check"] for check in read.checks(synchronous.directory.path) if not check["ok"]}
+    assert wrong <= {"groups_tied"}
+
+
+def test_the_contract_of_a_step_is_there(synchronous):
+    values = columns(synchronous)
+    assert [key for key in PART_OF_THE_CONTRACT.split() if key not in values] == []
+    for step, total in values["timing_step_total"].items():
+        parts = values["timing_waiting_for_data"][step] + values["timing_step_active"][step]
+        assert parts == pytest.approx(total)
+
+
+def test_a_metric_of_a_users_backend_is_charted_without_registration(synchronous):
+    entry = next(e for e in read.catalog(synchronous.directory.path) if e["key"] == "mine/batch/largest advantage")
+    assert (entry["section"], entry["group"], entry["name"]) == ("mine", "batch", "largest advantage")
+    assert set(columns(synchronous)["mine/batch/largest advantage"]) == {1, 2, 3, 4}
+
+
+def test_evals_are_before_during_and_after_training(synchronous):
+    assert set(columns(synchronous)["eval/sums/reward_mean"]) == {0, 2, 4}
+
+
+def test_weights_and_biases_has_the_run_offline(synchronous):
+    assert list(synchronous.directory.path.glob("**/offline-run-*")) != []
+
+
+def test_checkpoints_are_whole(synchronous):
+    places = sorted(synchronous.directory.checkpoints.glob("step_*/place.json"))
+    assert [place.parent.name for place in places] == ["step_000002", "step_000004"]
+
+
+def test_tokens_are_those_that_were_sampled(synchronous):
+    for row in rows(synchronous, outcome="trained").iter_rows(named=True):
+        length = row["completion_tokens"]
+        assert len(row["token_ids"]) == len(row["rollout_logprobs"]) == len(row["versions"]) == length
+        assert row["total_tokens"] == length + len(row["prompt_ids"])
+
+
+def test_a_failed_run_says_why_first(interrupted):
+    status = interrupted.wait(RUN_TIMEOUT_S)
+    assert status == "failed"
+    assert status.reason == "ArithmeticError: step 3 is my last"
+
+
+def test_a_resumed_run_gives_the_numbers_of_an_uninterrupted_one(jobs, interrupted, synchronous):
+    """Two steps, a failure, two more: the same samples and numbers as four steps at once, from the same seed."""
+    interrupted.wait(RUN_TIMEOUT_S)
+    resumed = finished(jobs.resume(interrupted))
+    assert columns(resumed)["reward_mean"].keys() == {1, 2, 3, 4}
+    order = ["step", "sample_id"]
+    for run_rows in ("token_ids", "reward", "advantage"):
+        ours = rows(resumed).sort(order)[run_rows].to_list()
+        assert ours == rows(synchronous).sort(order)[run_rows].to_list()
+    for key in ("loss/policy", "grad_norm", "entropy", "mine/batch/largest advantage"):
+        assert columns(resumed)[key] == pytest.approx(columns(synchronous)[key], abs=1e-5), key
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(jobs):
+    """Both overlap sampling with training; one has an environment that fails in every way for some of its samples."""
+    moody = small_run(
+        name="moody",
+        environments=[{"name": "tests.e2e.moody:Moody", "label": "moody", "reward_timeout_s": 1.0}],
+        max_async_rollout=1,
+        discard_group_zero_advantage=True,
+        steps=5,
+    )
+    calm = small_run(name="calm", max_async_rollout=2, steps=5)
+    both = [jobs.submit(moody), jobs.submit(calm)]
+    for run in both:
+        finished(run)
+    check_moody(both[0])
+    assert set(rows(both[1])["outcome"]) == {"trained"}
+    assert columns(both[1])["off_policy_steps_max"][5] <= 2
+    assert {run.record()["state"] for run in jobs.list()} == {"finished"}
+    assert nothing_is_left(both)
+
+
+def check_moody(run: Run) -> None:
+    values = columns(run)
+    assert max(values["off_policy_steps_max"].values()) <= 1
+    everything = rows(run)
+    reasons = " ".join(everything.filter(pl.col("outcome") == "error")["outcome_reason"])
+    for mood in ("ZeroDivisionError: a mood", "longer than 1 s", "unscored", "nan", "str"):
+        assert mood in reasons, f"{mood!r} is not among the reasons: {reasons[:2000]}"
+    assert everything.filter(pl.col("outcome") == "error")["reward"].null_count() == len(
+        everything.filter(pl.col("outcome") == "error")
+    )
+    last = max(values["ledger/started"])
+    assert values["ledger/error"][last] == len(everything.filter(pl.col("outcome") == "error"))
+    assert recompute(run.directory.path).differences == []
+
+
+def nothing_is_left(runs: list[Run]) -> bool:
+    """No Serve application and no named actor of these runs, within the time that Ray needs to end them."""
+    from ray import serve
+    from ray.util import list_named_actors
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        applications = [name for name in serve.status().applications if any(run.id in name for run in runs)]
+        actors = [a for a in list_named_actors(all_namespaces=True) if any(run.id in a["namespace"] for run in runs)]
+        if not applications and not actors:
+            return True
+        time.sleep(1)
+    return False
+
+
+def test_a_stopped_run_is_stopped_and_leaves_nothing(jobs):
+    run = jobs.submit(small_run(name="stopped", steps=500, max_async_rollout=1))
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while not columns_or_none(run) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert run.stop() == "stopped"
+    assert run.stop() == "stopped"
+    assert nothing_is_left([run])
+    assert ray.is_initialized()
+    assert 0 < max(columns(run)["reward_mean"]) < 500
+    assert recompute(run.directory.path).differences == []
+
+
+def columns_or_none(run: Run) -> dict[str, dict[int, float]] | None:
+    return columns(run) if list(Path(run.directory.path, "metrics").glob("series/*.parquet")) else None
