@@ -1,7 +1,7 @@
 """An environment that fails in every way for some of its samples, and judges the others."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from environments.base import RewardResult, Sample, Split
@@ -11,10 +11,10 @@ MOODS = ("raises", "hangs", "none", "nan", "text")
 
 
 class Moody(Sums):
-    """Every fifth sum is judged badly, each in its own way; the rest by the number of its characters."""
+    """Half of the ten sums are judged badly, each in its own way, for most completions; the rest by their length."""
 
-    def __init__(self, num_train: int = 200) -> None:
-        super().__init__(num_train=num_train, num_eval=20)
+    def __init__(self) -> None:
+        super().__init__(num_train=10, num_eval=20)
 
     def samples(self, split: Split) -> Sequence[Sample]:
         return [
@@ -24,15 +24,12 @@ class Moody(Sums):
 
     def compute_reward(self, completion: str, sample: Sample, eos_token: str = "") -> Any:
         number = sample.metadata["number"]
-        if number % 5 or hash(completion) % 2:
+        if number >= len(MOODS) or sum(map(ord, completion)) % 3 == 0:
             return RewardResult(float(len(completion.strip()) + completion.count("1")))
-        mood = MOODS[number // 5 % len(MOODS)]
+        mood = MOODS[number]
         if mood == "raises":
             raise ZeroDivisionError("a mood")
         if mood == "hangs":
             while True:
                 time.sleep(0.01)
         return {"none": None, "nan": RewardResult(float("nan")), "text": "good"}[mood]
-
-    def worked_examples(self, seed: int) -> Iterator[tuple[str, str]]:
-        return super().worked_examples(seed)

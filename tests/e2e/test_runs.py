@@ -8,7 +8,9 @@ import polars as pl
 import pytest
 import ray
 
+from app.config import EnvironmentConfig
 from app.jobs import Jobs, Run
+from app.policy import prepare
 from metrics import read
 from metrics.recompute import recompute
 
@@ -18,10 +20,10 @@ RUN_TIMEOUT_S = 600
 
 
 def small_run(**changes: Any) -> dict[str, Any]:
-    """Four steps of the embedded policy; each test names only what it is about."""
+    """Four steps of the demo's policy; each test names only what it is about."""
     plain = {
         "name": "e2e",
-        "model": "embedded",
+        "model": str(prepare("embedded", [EnvironmentConfig(name="sums", label="sums")], 0)),
         "steps": 4,
         "environments": [{"name": "sums"}],
         "prompts_per_step": 4,
@@ -30,7 +32,7 @@ def small_run(**changes: Any) -> dict[str, Any]:
         "max_prompt_tokens": 24,
         "max_tokens": 8,
         "seq_len": 128,
-        "learning_rate": 1e-3,
+        "learning_rate": 1e-4,
         "discard_group_zero_advantage": False,
     }
     return plain | changes
