@@ -103,22 +103,23 @@ class Gate:
 class Admission:
     """The gate as an actor of the run; waiting is asynchronous, every wait ends by a stop or a new epoch."""
 
-    async def __init__(self, prompts_per_step: int, max_async: int, steps: int, groups_per_ticket: int) -> None:
+    def __init__(self, prompts_per_step: int, max_async: int, steps: int, groups_per_ticket: int) -> None:
         self.gate = Gate(prompts_per_step, max_async, steps, groups_per_ticket)
         self.changed = asyncio.Condition()
         self.stopped = False
         self.batchers: set[int] = set()
-        self.engines: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.engines_answered = asyncio.Event()
+        self.engines_problem: str | None = None
 
     async def engines_ready(self, problem: str | None = None) -> None:
         """Said once by the driver: the engines can be asked, or why they never will."""
-        if problem is None:
-            self.engines.set_result(None)
-        else:
-            self.engines.set_exception(RuntimeError(problem))
+        self.engines_problem = problem
+        self.engines_answered.set()
 
     async def wait_for_engines(self) -> None:
-        await asyncio.shield(self.engines)
+        await self.engines_answered.wait()
+        if self.engines_problem is not None:
+            raise RuntimeError(self.engines_problem)
 
     async def begin(self, done: int, cursor: Cursor) -> int:
         async with self.changed:

@@ -61,7 +61,9 @@ class PolicyEngine:
 
     clears_cache = True  # at each push: a prefix cache that outlives its weights answers with the old ones
 
-    async def __init__(self, model: str, engine_args: dict[str, Any], namespace: str) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, model: str, engine_args: dict[str, Any], namespace: str
+    ) -> None:
         from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -182,7 +184,7 @@ class PolicyEngine:
         tokens = tuple(done.token_ids)
         return Completion(
             token_ids=tokens,
-            logprobs=tuple(entry[token].logprob for entry, token in zip(done.logprobs, tokens, strict=True)),
+            logprobs=_logprobs(done.logprobs, tokens),
             versions=_versions(done.weight_versions, len(tokens)),
             finish_reason=str(done.finish_reason),
             start_s=start,
@@ -219,6 +221,11 @@ class _shared_file:
         Path(self.path).unlink(missing_ok=True)
 
 
+def _logprobs(entries: Any, tokens: Sequence[int]) -> tuple[float, ...]:
+    """vLLM's candidates of each token → the log-probability of the one that was sampled."""
+    return tuple(entry[token].logprob for entry, token in zip(entries, tokens, strict=True))
+
+
 def _versions(spans: Any, num_tokens: int) -> tuple[int, ...]:
     """vLLM's contiguous version spans → one version a token."""
     versions = [int(span.version) for span in spans or [] for _ in range(span.start, span.end)]
@@ -249,7 +256,8 @@ def deploy(
     engine = config.engine
     environment = ENVIRONMENT if use_gpu else ENVIRONMENT | CPU_ENVIRONMENT
     resources = {"num_gpus": engine.tensor_parallel} if use_gpu else {"num_cpus": engine.cpus}
-    deployment = serve.deployment(
+    router: Any = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
+    deployment: Any = serve.deployment(
         engine_class,
         name="engine",
         num_replicas=config.num_engines,
@@ -259,9 +267,7 @@ def deploy(
         health_check_timeout_s=60,
         graceful_shutdown_timeout_s=5,
         # The default router splits bursts badly over replicas (57 of 64 requests on one of two).
-        request_router_config=RequestRouterConfig(
-            request_router_class="ray.serve.experimental.round_robin_router.RoundRobinRouter"
-        ),
+        request_router_config=RequestRouterConfig(request_router_class=router),
         ray_actor_options={**resources, "runtime_env": {"env_vars": environment}},
     )
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,14 +19,14 @@ def build_policy(
 
     dtype: what is computed in; below float32 it becomes FSDP's mixed precision with float32 reduction.
     """
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation=attention(device))
+    policy: Any = AutoModelForCausalLM.from_pretrained(
+        model, dtype=torch.float32, attn_implementation=attention(device)
+    )
     # With a cache the packed sequences would see each other.
     policy.config.use_cache = False
     if gradient_checkpointing:
         policy.gradient_checkpointing_enable()
-    policy.to(device)
-    policy.train()
-    return shard(policy, device, dtype)
+    return shard(policy.to(device).train(), device, dtype)
 
 
 def shard(policy: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

@@ -5,7 +5,7 @@ batches, shard locality, a batch size over one row, and dropping errored blocks.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +48,7 @@ SCORED = pa.struct(
 class Prompts:
     """The groups of a run: `at(number)` is a row of `rollout.GROUP`."""
 
-    def __init__(self, environments: tuple[EnvironmentConfig, ...], seed: int) -> None:
+    def __init__(self, environments: Sequence[EnvironmentConfig], seed: int) -> None:
         self.labels = [entry.label for entry in environments]
         self.samples = [load(entry.name, entry.kwargs).samples("train") for entry in environments]
         self.order = PromptOrder([len(s) for s in self.samples], [entry.weight for entry in environments], seed)
@@ -113,7 +113,7 @@ def _ticket_row(epoch: int, ticket: admission.Ticket, prompts: Prompts) -> pa.Ta
 class Environments:
     """Ray Data stage: applies each sample's environment, in killable processes of its own."""
 
-    def __init__(self, environments: tuple[EnvironmentConfig, ...], eos_token: str) -> None:
+    def __init__(self, environments: Sequence[EnvironmentConfig], eos_token: str) -> None:
         self.workers = reward_workers(environments, eos_token)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -122,7 +122,7 @@ class Environments:
         return batch.set_column(batch.column_names.index("samples"), "samples", pa.array([scored], pa.list_(SCORED)))
 
 
-def reward_workers(environments: tuple[EnvironmentConfig, ...], eos_token: str) -> dict[str, RewardWorker]:
+def reward_workers(environments: Sequence[EnvironmentConfig], eos_token: str) -> dict[str, RewardWorker]:
     """One reward process an environment, by label."""
     return {
         entry.label: RewardWorker(entry.name, entry.kwargs, limit_s=entry.reward_timeout_s, eos_token=eos_token)
@@ -228,7 +228,7 @@ def dataset(config: Config, context: RunContext) -> ray.data.Dataset:
     )
     stages: list[tuple[type, tuple[Any, ...], int | None]] = [
         (Rollout, rollout, in_flight),
-        (Environments, (tuple(config.environments), context.eos_token), None),
+        (Environments, (config.environments, context.eos_token), None),
         (Batcher, (config, context), None),
     ]
     tickets = ray.data.read_datasource(Tickets(config, context.namespace), num_cpus=STAGE_CPUS, override_num_blocks=1)

@@ -143,13 +143,11 @@ def _fit(config: Config, context: RunContext, use_gpu: bool) -> None:
 
 def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], use_gpu: bool) -> None:
     """Starts the run's named actors; they end with the job."""
-    named = {"namespace": context.namespace}
-    actors[GATE_NAME] = Admission.options(name=GATE_NAME, **named).remote(
-        config.prompts_per_step, config.max_async_rollout, config.steps, config.groups_per_ticket
-    )
-    actors[STORE_NAME] = WeightStore.options(name=STORE_NAME, **named).remote()
+    pace = (config.prompts_per_step, config.max_async_rollout, config.steps, config.groups_per_ticket)
+    actors[GATE_NAME] = _named(Admission, GATE_NAME, context, *pace)
+    actors[STORE_NAME] = _named(WeightStore, STORE_NAME, context)
     if config.eval.every:
-        actors[EVALUATOR] = Evaluator.options(name=EVALUATOR, **named).remote(config, context)
+        actors[EVALUATOR] = _named(Evaluator, EVALUATOR, context, config, context)
     checkpoint = newest(context.checkpoints) if context.attempt > 1 else None
     actors["metrics"] = metrics_actor.start(
         context.run_dir,
@@ -164,6 +162,10 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
     )
     ready = [actors[GATE_NAME].steps_done.remote(), actors[STORE_NAME].latest.remote()]
     ray.get(ready, timeout=ACTOR_TIMEOUT_S)
+
+
+def _named(kind: Any, name: str, context: RunContext, *arguments: Any) -> Any:
+    return kind.options(name=name, namespace=context.namespace).remote(*arguments)
 
 
 def _environment_ranges(config: Config) -> list[dict[str, Any]]:
@@ -241,7 +243,7 @@ def _take_down(context: RunContext, actors: dict[str, Any], state: str) -> None:
 def _connect() -> None:
     """The cluster of the job, or a local one."""
     if not ray.is_initialized():
-        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True, logging_level="WARNING")
+        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True, logging_level=logging.WARNING)
 
 
 def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:
@@ -269,7 +271,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _log_to(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    handlers = [logging.FileHandler(file, encoding="utf-8"), logging.StreamHandler(sys.stdout)]
+    handlers: list[logging.Handler] = [logging.FileHandler(file, encoding="utf-8"), logging.StreamHandler(sys.stdout)]
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=handlers, force=True
     )

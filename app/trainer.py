@@ -13,6 +13,7 @@ Every rank runs the same calls in the same order; what `train_step` returns is t
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,7 +43,7 @@ class Trainer:
         self.device = device
         self.world = dist.get_world_size()
         self.dtype = getattr(torch, dtype_name(config, device.type == "cuda"))
-        self.policy = build_policy(model, device, self.dtype, config.gradient_checkpointing)
+        self.policy: Any = build_policy(model, device, self.dtype, config.gradient_checkpointing)
         self.reference: PreTrainedModel | None = None
         if needs_reference(config):
             self.reference = build_policy(model, device, self.dtype).requires_grad_(False)

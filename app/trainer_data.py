@@ -1,7 +1,7 @@
 """One rank's share of a step, as the trainer backend receives it: packs of whole samples, on the device."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,10 @@ class Pack:
     padding_tokens: int
 
     def to(self, device: torch.device) -> "Pack":
-        return Pack(*(value.to(device) if isinstance(value, torch.Tensor) else value for value in vars(self).values()))
+        tensors: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)
+        }
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True)

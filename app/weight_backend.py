@@ -6,6 +6,7 @@ original tensors are emptied.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -30,6 +31,8 @@ class BucketFile(WeightTransferUpdateInfo):
 class BucketTransfer(WeightTransferEngine[NoRendezvous, BucketFile]):
     init_info_cls = NoRendezvous
     update_info_cls = BucketFile
+
+    model: Any
 
     def init_transfer_engine(self, init_info: NoRendezvous) -> None:
         pass
