@@ -1,8 +1,8 @@
 // From metrics and runs to the columns of one chart: which lines, which bands, in which colour and order.
 
-import uPlot from "../../vendor/uplot/uPlot.esm.js";
-import { ema, pick, pickX, presentRows, xOf } from "./maths.js";
+import { ema, joined, pick, pickX, presentRows, xOf } from "./maths.js";
 
+const MOST_MADE = 400;
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 
 // Declared range of a metric for one run, each side null when it is not declared.
@@ -31,10 +31,22 @@ export function buildLines(entries, runs, view) {
     });
   });
   if (!tables.length) return { data: [[]], lines: [] };
-  return { data: tables.length === 1 ? tables[0] : uPlot.join(tables), lines };
+  return { data: joined(tables), lines };
 }
 
+// Of several runs on screen mostly one grows: what was made of the others is used again.
 function oneMetric(entry, run, view, style) {
+  const { series } = run;
+  const asked = [entry.key, entry.kind, run.startedAt, view.x, view.smooth, view.std, view.minmax, view.normalise, view.skipFirst, style.bands, style.single].join("\n");
+  if (series.made?.edition !== series.edition) series.made = { edition: series.edition, tables: new Map() };
+  const { tables } = series.made;
+  if (tables.size > MOST_MADE) tables.clear();
+  if (!tables.has(asked)) tables.set(asked, makeMetric(entry, run, view, style));
+  const found = tables.get(asked);
+  return found && { table: found.table, lines: found.lines.map((line) => ({ ...line, run, entry, ...style })) };
+}
+
+function makeMetric(entry, run, view, style) {
   const { series } = run;
   const spread = entry.kind === "distribution" ? entry.stats : null;
   const mean = series.column(spread ? spread.mean : entry.key);
@@ -53,11 +65,11 @@ function oneMetric(entry, run, view, style) {
   const lines = [];
   const add = (values, line) => {
     table.push(values);
-    lines.push({ run, entry, sparse, ...style, ...line });
+    lines.push({ sparse, ...line });
   };
   if (spread && style.bands) addBands(add, spread, take, main, scale, view, style);
   if (view.smooth) add(raw, { role: "raw" });
-  add(main, { role: "main", raw, x, std: spread ? take(spread.std) : null, low: spread ? take(spread.min) : null, high: spread ? take(spread.max) : null });
+  add(main, { role: "main", raw, x, main, std: spread ? take(spread.std) : null, low: spread ? take(spread.min) : null, high: spread ? take(spread.max) : null });
   return { table, lines };
 }
 

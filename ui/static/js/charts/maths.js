@@ -19,8 +19,9 @@ export function ema(values, weight) {
   return out;
 }
 
-export function median(sorted) {
-  return sorted.length ? sorted[sorted.length >> 1] : 0;
+// Middle value of numbers; the typed array sorts by value, and natively.
+function median(numbers) {
+  return numbers.length ? Float64Array.from(numbers).sort()[numbers.length >> 1] : 0;
 }
 
 // Rows of a run where the metric is present, with one empty row wherever it is missing for longer than its usual
@@ -28,21 +29,46 @@ export function median(sorted) {
 export function presentRows(steps, column, skipFirst) {
   const rows = [];
   for (let i = skipFirst ? 1 : 0; i < column.length; i++) if (column[i] != null) rows.push(i);
-  const strides = [];
-  for (let i = 1; i < rows.length; i++) strides.push(steps[rows[i]] - steps[rows[i - 1]]);
-  const usual = median([...strides].sort((a, b) => a - b)) || 1;
+  const strides = new Array(Math.max(0, rows.length - 1));
+  for (let i = 1; i < rows.length; i++) strides[i - 1] = steps[rows[i]] - steps[rows[i - 1]];
+  const usual = median(strides) || 1;
   const out = [];
   for (let i = 0; i < rows.length; i++) {
-    if (i && steps[rows[i]] - steps[rows[i - 1]] > 1.5 * usual) out.push(-1 - rows[i - 1]);
+    if (i && strides[i - 1] > 1.5 * usual) out.push(-1 - rows[i - 1]);
     out.push(rows[i]);
   }
-  return { rows: out, sparse: usual > 1.5 * Math.max(1, median(diffs(steps))), count: rows.length };
+  return { rows: out, sparse: usual > 1.5 * Math.max(1, median(lastStrides(steps))), count: rows.length };
 }
 
-function diffs(steps) {
+function lastStrides(steps) {
   const out = [];
   for (let i = Math.max(1, steps.length - 200); i < steps.length; i++) out.push(steps[i] - steps[i - 1]);
-  return out.sort((a, b) => a - b);
+  return out;
+}
+
+// Tables [x, column, …] with ascending x as one table. `undefined` says that a table has no row at an x; a null of a
+// table's own stays a gap.
+export function joined(tables) {
+  if (tables.length === 1) return tables[0];
+  const at = tables.map(() => 0);
+  const xs = [];
+  const places = tables.map((table) => new Array(table[0].length));
+  for (;;) {
+    let least = Infinity;
+    for (let t = 0; t < tables.length; t++) if (at[t] < tables[t][0].length && tables[t][0][at[t]] < least) least = tables[t][0][at[t]];
+    if (least === Infinity) break;
+    for (let t = 0; t < tables.length; t++) if (at[t] < tables[t][0].length && tables[t][0][at[t]] === least) places[t][at[t]++] = xs.length;
+    xs.push(least);
+  }
+  const out = [xs];
+  tables.forEach((table, t) => {
+    for (let c = 1; c < table.length; c++) {
+      const column = new Array(xs.length);
+      for (let i = 0; i < table[c].length; i++) column[places[t][i]] = table[c][i];
+      out.push(column);
+    }
+  });
+  return out;
 }
 
 // x of each row in the wanted unit; `from` is the unix time at which the run began.

@@ -67,34 +67,28 @@ function attemptLines(u, chart, ctx, box, px) {
 export function drawOver(u, chart) {
   clippedTo(u, (ctx, box, px) => {
     chart.outside = 0;
-    chart.lines.forEach((line, i) => {
-      if (line.role !== "main") return;
+    for (const line of mains(chart)) {
       const faded = chart.view.dim && chart.view.dim !== line.run.id;
       ctx.globalAlpha = faded ? 0.16 : 1;
-      lonePoints(u, line, u.data[i + 1], ctx, px);
+      lonePoints(u, line, ctx, px);
       if (chart.view.range && !chart.log) chart.outside += outsideMarks(u, chart, line, ctx, box, px);
       nonfiniteMarks(u, chart, line, ctx, box, px);
       ctx.globalAlpha = 1;
-    });
+    }
   });
   u.ctx.save();
-  chart.lines.forEach((line, i) => line.role === "main" && endPoint(u, chart, line, u.data[i + 1]));
+  for (const line of mains(chart)) endPoint(u, chart, line);
   u.ctx.restore();
 }
 
 // A value between two absent ones has no line to be on; sparse metrics show each of their points.
-function lonePoints(u, line, values, ctx, px) {
-  const xs = u.data[0];
-  const all = line.sparse && line.x.length < 250;
+function lonePoints(u, line, ctx, px) {
+  const { x, main } = line;
+  const all = line.sparse && x.length < 250;
   ctx.fillStyle = line.color;
-  const has = (i) => i >= 0 && i < values.length && values[i] != null;
-  for (let i = 0; i < values.length; i++) {
-    if (values[i] == null) continue;
-    let before = i - 1;
-    let after = i + 1;
-    while (before >= 0 && values[before] === undefined) before--;
-    while (after < values.length && values[after] === undefined) after++;
-    if (all || (!has(before) && !has(after))) dot(ctx, u.valToPos(xs[i], "x", true), u.valToPos(values[i], "y", true), 2.2 * px);
+  for (let i = 0; i < main.length; i++) {
+    if (main[i] == null || !(all || (main[i - 1] == null && main[i + 1] == null))) continue;
+    dot(ctx, u.valToPos(x[i], "x", true), u.valToPos(main[i], "y", true), 2.2 * px);
   }
 }
 
@@ -169,14 +163,15 @@ function outsideMarks(u, chart, line, ctx, box, px) {
   return found;
 }
 
-function endPoint(u, chart, line, values) {
-  let i = values.length - 1;
-  while (i >= 0 && values[i] == null) i--;
+function endPoint(u, chart, line) {
+  const { main } = line;
+  let i = main.length - 1;
+  while (i >= 0 && main[i] == null) i--;
   if (i < 0) return;
   const { ctx, bbox } = u;
   const px = ratio();
-  const x = u.valToPos(u.data[0][i], "x", true);
-  const y = u.valToPos(values[i], "y", true);
+  const x = u.valToPos(line.x[i], "x", true);
+  const y = u.valToPos(main[i], "y", true);
   if (x < bbox.left || x > bbox.left + bbox.width + 1 || y < bbox.top - 1 || y > bbox.top + bbox.height + 1) return;
   const weight = chart.view.dim && chart.view.dim !== line.run.id ? 0.16 : 1;
   if (line.run.running) {

@@ -148,7 +148,7 @@ export class Panel {
   showCursor(u) {
     const i = u.cursor.idx;
     if (i == null || u.cursor.left < 0) return this.hovered ? hide() : this.visible && this.showLast();
-    const found = this.mains().map((line) => [line, valueNear(u, this.current, line, i)]);
+    const found = this.mains().map((line) => [line, valueNear(u, line, i)]);
     if (this.visible) this.fillValues(found.map(([line, point]) => [line, point?.value]));
     if (!this.hovered) return;
     const box = u.over.getBoundingClientRect();
@@ -182,7 +182,7 @@ const lastOf = (values) => {
 };
 
 // The value of a line at the cursor; for a line with no point there, the one before it, if it is near.
-function valueNear(u, chart, line, i) {
+function valueNear(u, line, i) {
   const x = u.data[0][i];
   let low = 0;
   let high = line.x.length - 1;
@@ -195,8 +195,7 @@ function valueNear(u, chart, line, i) {
   if (line.x[low] > x) return null;
   const at = line.raw[low] == null ? null : low;
   if (at == null) return null;
-  const shown = u.data[chart.lines.indexOf(line) + 1];
-  return { value: line.raw[at], smooth: shown[i] ?? null, std: line.std?.[at], low: line.low?.[at], high: line.high?.[at] };
+  return { value: line.raw[at], std: line.std?.[at], low: line.low?.[at], high: line.high?.[at] };
 }
 
 function valuesTable(view, x, found, many) {

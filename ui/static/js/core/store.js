@@ -25,6 +25,7 @@ export class Series {
     this.attempts = [];
     this.lastStep = 0;
     this.loaded = false;
+    this.edition = (this.edition || 0) + 1;
   }
 
   column(key) {
@@ -110,6 +111,7 @@ export class Store {
       run.columns.set(key, column ? plain(column) : new Array(run.steps.length).fill(null));
     }
     for (const [key, points] of Object.entries(found.nonfinite)) run.nonfinite.set(key, points);
+    run.edition++;
     return true;
   }
 
@@ -143,6 +145,7 @@ export class Store {
       return true;
     }
     run.rev = part.rev;
+    run.edition++;
     run.keys.push(...part.new_keys);
     if (!part.steps.length) return part.new_keys.length > 0;
     const rows = part.steps.map((step, i) => this.row(run, step, part.times[i]));

@@ -1,0 +1,192 @@
+"""What the dashboard costs: bytes and server CPU of a refresh, browser CPU, longest task and heap.
+
+    python -m bench.dashboard [--soak 20]
+
+Writes runs of 5,000 steps x 100 keys through the product's own store into a temporary folder, serves them with
+`python -m ui`, and drives Chromium through tests/browser/bench.js. Times are CPU time, so that a busy machine changes
+them little; the table shows each number beside its target.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from metrics.schema import samples_table
+from metrics.store import Store
+from tests.browser.conftest import TOOLS, Server, chromium
+from tests.metrics.builders import START, sample, write_run_json
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS, KEYS, WIDE_KEYS, RUNS, BATCH = 5_000, 100, 320, 10, 250
+REFRESHES = 150
+ENVIRONMENTS = [{"name": "sums", "reward_min": 0.0, "reward_max": 1.0, "metrics_ranges": {}}]
+
+
+def keys(count: int) -> list[str]:
+    """Reward as a distribution, the built-in headline keys, then metrics of a trainer of one's own."""
+    known = ["reward_mean", "reward_std", "reward_min", "reward_max", "entropy", "grad_norm", "learning_rate"]
+    return known + [f"section {i // 10}/metric {i}" for i in range(count - len(known))]
+
+
+def write_history(root: Path, name: str, steps: int, count: int, state: str = "finished") -> Path:
+    run_dir = root / f"{name}-20260301-090000-{abs(hash(name)) % 16**4:04x}"
+    run_dir.mkdir(parents=True)
+    store = Store(run_dir)
+    info = {"config": {}, "environments": ENVIRONMENTS, "num_slots": 1}
+    store.begin(1, 0, info)
+    names, rng = keys(count), np.random.default_rng(len(name))
+    for first in range(1, steps + 1, BATCH):
+        last = min(steps, first + BATCH - 1)
+        values = rng.standard_normal((last - first + 1, len(names))).cumsum(axis=0) * 0.02 + 1
+        rows = [(first + i, key, float(values[i, k])) for i in range(len(values)) for k, key in enumerate(names)]
+        store.add_values(rows, attempt=1, source="bench", seq=first, time_s=START.timestamp() + 3 * first)
+    store.close()
+    write_run_json(run_dir, name, state, START, steps, steps, 1, ("sums",))
+    return run_dir
+
+
+def write_big_step(root: Path, count: int = 10_000) -> Path:
+    run_dir = write_history(root, "big", 1, 10)
+    store = Store(run_dir)
+    rows = [
+        sample(group_id=i // 8, sample_id=i, reward=float(i % 3) / 2, prompt="2+2?", completion="4")
+        for i in range(count)
+    ]
+    store.add_samples(samples_table(rows), attempt=1, source="bench-samples", seq=1)
+    store.close()
+    return run_dir
+
+
+class Growing:
+    """Appends one step of a run at a time."""
+
+    def __init__(self, run_dir: Path, step: int, count: int) -> None:
+        self.store, self.step, self.names = Store(run_dir), step, keys(count)
+
+    def grow(self) -> None:
+        self.step += 1
+        rows = [(self.step, key, 1 + 0.01 * math.sin(self.step + k)) for k, key in enumerate(self.names)]
+        self.store.add_values(rows, attempt=1, source="grow", seq=self.step, time_s=time.time())
+
+    def for_ever(self, done: threading.Event) -> None:
+        while not done.wait(1.0):
+            self.grow()
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def refresh_cost(server: Server, growing: Growing, run_id: str) -> tuple[float, float]:
+    """Mean bytes and server CPU milliseconds of a poll that brings one new step."""
+    assert server.process is not None
+    process = psutil.Process(server.process.pid)
+
+    def poll(step: int, rev: str, known: int) -> tuple[int, dict]:
+        with urllib.request.urlopen(f"{server.url}/data/delta?c={run_id}:{step}:{rev}:{known}") as answer:
+            body = answer.read()
+        return len(body), json.loads(body)["runs"][0]
+
+    _, found = poll(0, "", 0)
+    sizes, spent = [], 0.0
+    for _ in range(REFRESHES):
+        growing.grow()
+        begun = cpu_s(process)
+        size, found = poll(found["last_step"], found["rev"], found["num_keys"])
+        spent += cpu_s(process) - begun
+        assert len(found["steps"]) == 1, found["steps"]
+        sizes.append(size)
+    return float(np.mean(sizes)), 1000 * spent / REFRESHES
+
+
+def in_browser(server: Server, facts: dict) -> dict:
+    environment = os.environ | {
+        "NODE_PATH": str(TOOLS / "node_modules"),
+        "CHROMIUM": chromium() or "chromium",
+        "BASE": server.url,
+        "FACTS": json.dumps(facts),
+    }
+    command = ["node", str(ROOT / "tests" / "browser" / "bench.js")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540)
+    if done.returncode:
+        raise RuntimeError(f"bench.js failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def show(rows: list[tuple[str, float, float | None, str]]) -> None:
+    print(f"\n{'what':58} {'measured':>12} {'target':>10} {'ratio':>7}")
+    for name, value, target, unit in rows:
+        wanted = "" if target is None else f"{target:g} {unit}"
+        ratio = "" if target is None else f"{value / target:.2f}"
+        print(f"{name:58} {value:>9.4g} {unit:2} {wanted:>10} {ratio:>7}")
+
+
+def table(size: float, spent: float, wide_size: float, wide_spent: float, found: dict) -> None:
+    live, ten, big = found["live"], found["ten_runs"], found["step_of_10000"]
+    show(
+        [
+            ("refresh, 100 columns x 1 step: bytes", size / 1000, 4, "KB"),
+            ("refresh, 100 columns x 1 step: server CPU", spent, 2, "ms"),
+            (f"refresh, {WIDE_KEYS} columns x 1 step: bytes", wide_size / 1000, None, "KB"),
+            (f"refresh, {WIDE_KEYS} columns x 1 step: server CPU", wide_spent, None, "ms"),
+            ("16 charts of 5,000 steps painted: browser CPU", found["paint_16"]["cpu_s"], 1.5, "s"),
+            (f"{found['charts_60']['cards']} charts, scrolled through: CPU", found["charts_60"]["cpu_s"], None, "s"),
+            (f"{found['charts_60']['cards']} charts: heap", found["charts_60"]["heap_mb"], None, "MB"),
+            (f"{found['charts_240']['cards']} charts, scrolled through: CPU", found["charts_240"]["cpu_s"], None, "s"),
+            (f"{found['charts_240']['cards']} charts: heap", found["charts_240"]["heap_mb"], None, "MB"),
+            ("16 charts x 3 runs live: browser CPU a refresh", live["cpu_ms"], None, "ms"),
+            ("16 charts x 3 runs live: longest task (0: none over 50)", live["longest_ms"], 50, "ms"),
+            ("live soak: heap at the end over heap at the start", live["heap_mb"][1] / live["heap_mb"][0], 1.1, ""),
+            (f"10 runs x 5,000 steps, {ten['columns']} columns: heap", ten["heap_mb"], 150, "MB"),
+            ("a step of 10,000 rollouts: wall until shown", big["wall_s"], None, "s"),
+            ("a step of 10,000 rollouts: browser CPU", big["cpu_s"], None, "s"),
+            ("a step of 10,000 rollouts: longest task", big["longest_ms"], None, "ms"),
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--soak", type=float, default=20.0, help="seconds of live updates (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    chosen = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="telescope-bench-"))
+    begun = time.monotonic()
+    runs = [write_history(root, f"run{i}", STEPS, KEYS) for i in range(RUNS)]
+    live, wide = (
+        write_history(root, "live", 600, KEYS, "running"),
+        write_history(root, "wide", 200, WIDE_KEYS, "running"),
+    )
+    big = write_big_step(root)
+    print(f"{RUNS} runs of {STEPS} steps x {KEYS} keys written in {time.monotonic() - begun:.0f} s", flush=True)
+    server, done = Server(root).start(), threading.Event()
+    growing = Growing(live, 600, KEYS)
+    try:
+        size, spent = refresh_cost(server, growing, live.name)
+        wide_size, wide_spent = refresh_cost(server, Growing(wide, 200, WIDE_KEYS), wide.name)
+        threading.Thread(target=growing.for_ever, args=(done,), daemon=True).start()
+        facts = {"runs": [run.name for run in runs], "live": live.name, "wide": wide.name, "big": big.name}
+        found = in_browser(server, facts | {"soak_s": chosen.soak})
+    finally:
+        done.set()
+        server.stop()
+        shutil.rmtree(root, ignore_errors=True)
+    table(size, spent, wide_size, wide_spent, found)
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"bytes": size, "server_ms": spent, **found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

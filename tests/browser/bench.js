@@ -1,0 +1,98 @@
+// Cost of the dashboard in a browser: CPU of the page's main thread, longest tasks, heap, nodes.
+
+const { chromium } = require("playwright-core");
+
+const facts = JSON.parse(process.env.FACTS);
+const TALL = { width: 1600, height: 1500 };
+
+async function measured(page) {
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable", { timeDomain: "threadTicks" });
+  return {
+    now: async () => Object.fromEntries((await session.send("Performance.getMetrics")).metrics.map((one) => [one.name, one.value])),
+    heap: async () => {
+      await session.send("HeapProfiler.collectGarbage");
+      return (await session.send("Runtime.getHeapUsage")).usedSize / 1e6;
+    },
+  };
+}
+
+async function open(browser, path, size = TALL) {
+  const context = await browser.newContext({ viewport: size, reducedMotion: "reduce" });
+  await context.addInitScript(() => {
+    window.longest = 0;
+    new PerformanceObserver((list) => list.getEntries().forEach((one) => (window.longest = Math.max(window.longest, one.duration)))).observe({ type: "longtask", buffered: true });
+  });
+  const page = await context.newPage();
+  page.setDefaultTimeout(90000);
+  const probe = await measured(page);
+  await page.goto(process.env.BASE + path);
+  return { page, probe };
+}
+
+const drawn = (page, wanted) => page.waitForFunction((n) => [...document.querySelectorAll(".card.chart")].filter((one) => one.panel?.plot).length >= n, wanted);
+
+async function load(browser, path, wanted) {
+  const { page, probe } = await open(browser, path);
+  await drawn(page, wanted);
+  const cost = await probe.now();
+  const result = { cpu_s: cost.TaskDuration, script_s: cost.ScriptDuration, nodes: cost.Nodes, cards: await page.locator(".card.chart").count(), longest_ms: await page.evaluate(() => window.longest), heap_mb: await probe.heap() };
+  return { page, probe, result };
+}
+
+async function scrolled(page) {
+  for (let y = 0; y < 40000; y += 1100) {
+    const end = await page.evaluate((to) => (window.scrollTo(0, to), to > document.documentElement.scrollHeight), y);
+    await page.waitForTimeout(140);
+    if (end) break;
+  }
+  await page.waitForTimeout(800);
+  await page.evaluate(() => window.scrollTo(0, 0));
+}
+
+async function main() {
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
+  const found = {};
+  // Once through everything, so that files are cached by the server and compiled code by the browser.
+  await (await load(browser, `/metrics?runs=${facts.runs[0]}`, 12)).page.context().close();
+
+  const first = await load(browser, `/metrics?runs=${facts.runs[0]}`, 16);
+  found.paint_16 = first.result;
+  await first.page.context().close();
+
+  for (const [name, run] of [["charts_60", facts.runs[0]], ["charts_240", facts.wide]]) {
+    const one = await load(browser, `/metrics?runs=${run}`, 8);
+    await scrolled(one.page);
+    const cost = await one.probe.now();
+    found[name] = { cards: one.result.cards, cpu_s: cost.TaskDuration, nodes: cost.Nodes, heap_mb: await one.probe.heap() };
+    await one.page.context().close();
+  }
+
+  // Three runs, one of them growing: what a refresh costs, and whether any task is long.
+  const live = await load(browser, `/metrics?runs=${[facts.live, ...facts.runs.slice(0, 2)].join(",")}`, 16);
+  await live.page.waitForTimeout(3000);
+  await live.page.evaluate(() => (window.longest = 0));
+  const version = () => live.page.evaluate((id) => document.querySelector(".card.chart").panel.board.store.run(id).lastStep, facts.live);
+  const [cpu, steps, heap] = [(await live.probe.now()).TaskDuration, await version(), await live.probe.heap()];
+  await live.page.waitForTimeout(facts.soak_s * 1000);
+  const refreshes = (await version()) - steps;
+  found.live = { refreshes, cpu_ms: (1000 * ((await live.probe.now()).TaskDuration - cpu)) / Math.max(1, refreshes), longest_ms: await live.page.evaluate(() => window.longest), heap_mb: [heap, await live.probe.heap()] };
+  await live.page.context().close();
+
+  const many = await load(browser, `/metrics?runs=${facts.runs.join(",")}`, 8);
+  await scrolled(many.page);
+  found.ten_runs = { heap_mb: await many.probe.heap(), columns: await many.page.evaluate(() => [...document.querySelector(".card.chart").panel.board.store.series.values()].reduce((sum, run) => sum + run.columns.size, 0)) };
+  await many.page.context().close();
+
+  const begun = Date.now();
+  const big = await open(browser, `/rollouts?runs=${facts.big}&step=1`);
+  await big.page.waitForSelector(".cell");
+  found.step_of_10000 = { wall_s: (Date.now() - begun) / 1000, cpu_s: (await big.probe.now()).TaskDuration, longest_ms: await big.page.evaluate(() => window.longest) };
+  await browser.close();
+  console.log(JSON.stringify(found));
+}
+
+main().catch((error) => {
+  console.error(error.stack);
+  process.exit(1);
+});
