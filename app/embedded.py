@@ -1,4 +1,4 @@
-"""The embedded policy: a character-level Llama of about three million parameters, built here in half a minute.
+"""The embedded policy: a character-level Llama of about three million parameters, built here in about a minute.
 
 It is warmed up, briefly, on the environments' own worked examples. What is wrong or missing in those is left to
 reinforcement learning. The same settings and seed give the same weights on the same kind of machine.

@@ -30,7 +30,7 @@ def build(folder: Path) -> None:
     from transformers import AutoTokenizer
 
     source = _weights()
-    log.info("unpacking SmolLM2-135M-Instruct, which takes about 15 s")
+    log.info("unpacking SmolLM2-135M-Instruct, once; it takes up to a minute")
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(folder)
     _plain_model(source).save_pretrained(folder)
