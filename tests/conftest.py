@@ -28,8 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first, then the real stack, then the browser; within each as collected."""
-    items.sort(key=lambda item: 2 * ("browser" in item.keywords) + ("stack" in item.keywords))
+    """Fast tests first, then the real stack, then the browser; within each as collected.
+
+    Of the stack, tests with a Ray or processes of their own come before those that share the cluster, which stays.
+    """
+
+    def late(item: pytest.Item) -> tuple[bool, bool, bool]:
+        shares_cluster = "ray_cluster" in getattr(item, "fixturenames", ())
+        return "browser" in item.keywords, "stack" in item.keywords, shares_cluster
+
+    items.sort(key=late)
 
 
 @pytest.fixture(scope="session")
