@@ -1,5 +1,6 @@
 """A bare function `reward(batch)` as an environment."""
 
+import importlib
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ class FunctionEnvironment:
         self.metrics_ranges = metrics_ranges or {}
         self._samples = samples
         self._wants_table = _wants_table(function)
+        # Loaded here, for a first call must not spend its time limit on it.
+        self._library = importlib.import_module("pyarrow" if self._wants_table else "numpy")
 
     def samples(self, split: Split) -> Sequence[Sample]:
         if self._samples is None:
@@ -81,12 +84,9 @@ class FunctionEnvironment:
             name: [getattr(row, name) for row in rows] for name in ("prompt", "completion", "answer", "metadata")
         }
         if self._wants_table:
-            import pyarrow as pa
-
-            return pa.table(columns, schema=pa.schema([(name, pa.string()) for name in columns]))
-        import numpy as np
-
-        return {name: np.array(values, dtype=object) for name, values in columns.items()}
+            strings = self._library.schema([(name, self._library.string()) for name in columns])
+            return self._library.table(columns, schema=strings)
+        return {name: self._library.array(values, dtype=object) for name, values in columns.items()}
 
 
 def _wants_table(function: Callable[[Any], Any]) -> bool:

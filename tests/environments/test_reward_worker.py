@@ -15,7 +15,7 @@ from environments.batch import REWARD_COLUMNS, table_of
 from environments.checks import BadEnvironment
 from environments.worker import RewardWorker
 
-LIMIT_S = 0.5
+LIMIT_S = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +125,8 @@ def test_times_are_of_the_shared_monotonic_clock(hostile):
 @pytest.mark.parametrize(
     ("completion", "error"),
     [
-        ("busy", "reward took longer than 0.5 s; its process was replaced"),
-        ("sleep", "reward took longer than 0.5 s; its process was replaced"),
+        ("busy", "reward took longer than 1 s; its process was replaced"),
+        ("sleep", "reward took longer than 1 s; its process was replaced"),
         ("exit", "its process ended with exit code 3"),
         ("segfault", "its process was killed by SIGSEGV"),
     ],
@@ -135,7 +135,7 @@ def test_a_hang_or_a_crash_costs_its_row_only(hostile, completion, error):
     started = time.monotonic()
     found = outcome(hostile.score(batch("fine", "fine", completion, "fine")))
     assert found == [(1.0, None), (1.0, None), (None, f"environment 'hostile:Hostile': {error}"), (1.0, None)]
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 10
 
 
 def test_every_hang_is_bounded_and_nothing_is_left_running(hostile):
@@ -147,7 +147,7 @@ def test_every_hang_is_bounded_and_nothing_is_left_running(hostile):
             found["reward_start_s"].to_pylist()[:2], found["reward_end_s"].to_pylist()[:2], strict=True
         )
     ]
-    assert all(LIMIT_S <= span < LIMIT_S + 1 for span in spans)
+    assert all(LIMIT_S <= span < LIMIT_S + 3 for span in spans)
     mine = [child for child in psutil.Process().children() if "environments.child" in child.cmdline()]
     assert all(child.cpu_percent(0.2) < 50 for child in mine)
 
@@ -160,12 +160,12 @@ def test_the_limit_is_a_limit_of_each_call_not_of_the_batch():
 def test_async_rewards_wait_together(hostile_async):
     started = time.monotonic()
     assert hostile_async.score(batch(*["fine"] * 64))["reward"].to_pylist() == [1.0] * 64
-    assert time.monotonic() - started < 1  # 64 waits of 0.05 s
+    assert time.monotonic() - started < 2.5  # 64 waits of 0.05 s one after the other take 3.2 s
 
 
 def test_an_async_hang_is_cancelled_without_losing_the_process(hostile_async):
     (_, first), (reward, error) = outcome(hostile_async.score(batch("await", "fine")))
-    assert first == "environment 'hostile:HostileAsync': compute_reward() took longer than 0.5 s"
+    assert first == "environment 'hostile:HostileAsync': compute_reward() took longer than 1 s"
     assert (reward, error) == (1.0, None)
 
 
@@ -186,7 +186,7 @@ def test_the_process_is_light_and_knows_nothing_of_ray(monkeypatch):
 def test_a_worker_starts_in_a_blink():
     started = time.monotonic()
     RewardWorker("reverse_text", {}, limit_s=LIMIT_S).close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
 
 
 def test_what_an_environment_prints_disturbs_nothing(hostile):
