@@ -32,8 +32,8 @@ class FunctionEnvironment:
         self.metrics_ranges = metrics_ranges or {}
         self._samples = samples
         self._wants_table = _wants_table(function)
-        # Loaded here, for a first call must not spend its time limit on it.
         self._library = importlib.import_module("pyarrow" if self._wants_table else "numpy")
+        self._batch([])  # a first table makes pyarrow import pandas; a call must not spend its time limit on that
 
     def samples(self, split: Split) -> Sequence[Sample]:
         if self._samples is None:
