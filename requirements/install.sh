@@ -53,7 +53,7 @@ if ! usable "$venv/bin/python"; then
     say "setup: making $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
-say "setup: installing $(grep -c '==' "$lock") pinned packages into $venv (about 4 GB, some minutes the first time)"
+say "setup: installing $(grep -c '==' "$lock") pinned packages into $venv (about 3 GB, some minutes the first time)"
 install_torch
 grep -v '^torch==' "$lock" >"$venv/without-torch.lock"
 "$venv/bin/pip" install -qq --no-deps -r "$venv/without-torch.lock"
