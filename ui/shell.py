@@ -14,6 +14,7 @@ import gradio as gr
 from fastapi import FastAPI
 
 from ui import configs
+from ui.early import Early
 from ui.names import run_dir
 from ui.runs import NO_JOBS
 from ui.static_files import FOLDER
@@ -58,6 +59,7 @@ def _mounted(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
     demo = pages(root, jobs, static)
     # Gradio's queue looks for work this often; its default of 50 ms is felt in the form.
     demo._queue.sleep_when_free = 0.02
+    app.add_middleware(Early, lines=head(static))
     with warnings.catch_warnings():
         # Said even though server-side rendering is not asked for.
         warnings.filterwarnings("ignore", message="SSR mode is not supported")
@@ -68,7 +70,6 @@ def _mounted(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
             footer_links=[],
             run_history=False,
             theme=theme(),
-            head=head(static),
             ssr_mode=False,
             favicon_path=str(FOLDER / "icon.svg"),
             enable_monitoring=False,

@@ -38,7 +38,7 @@ export function buildLines(entries, runs, view) {
 function oneMetric(entry, run, view, style) {
   const { series } = run;
   const asked = [entry.key, entry.kind, run.startedAt, view.x, view.smooth, view.std, view.minmax, view.normalise, view.skipFirst, style.bands, style.single].join("\n");
-  if (series.made?.edition !== series.edition) series.made = { edition: series.edition, tables: new Map() };
+  if (!series.made || series.made.edition !== series.edition) series.made = { edition: series.edition, tables: new Map() };
   const { tables } = series.made;
   if (tables.size > MOST_MADE) tables.clear();
   if (!tables.has(asked)) tables.set(asked, makeMetric(entry, run, view, style));
