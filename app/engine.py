@@ -239,6 +239,11 @@ def application(run_id: str) -> str:
     return f"policy-{run_id}"
 
 
+def engine_died(error: Exception) -> bool:
+    """Whether a failed call means that its replica is gone. Serve starts another; the call may be made again."""
+    return isinstance(error, ray.exceptions.RayActorError) or "EngineDeadError" in str(error)
+
+
 def deploy(
     config: Config,
     run_id: str,

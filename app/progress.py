@@ -6,6 +6,7 @@ from typing import Any
 
 SPEED_OVER_STEPS = 5  # one step is too noisy to tell the time left from
 LEDGER = "ledger/"
+REWARD = "generated/reward_mean"  # of all scored samples: those that are left to train look worse as the policy gets better
 Row = Mapping[str, float | None]
 
 
@@ -37,7 +38,7 @@ class Progress:
         parts = [f"step {self.last_step}/{self.steps}"]
         if not recent:
             return parts[0]
-        if (reward := recent[-1].get("reward_mean")) is not None:
+        if (reward := recent[-1].get(REWARD)) is not None:
             parts.append(f"reward {reward:.3f}")
         seconds = total(recent, "timing_step_total")
         if seconds > 0:
@@ -65,7 +66,7 @@ def held_out(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def training_reward(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    return [("reward while training", change(rows, "reward_mean"))] if values(rows, "reward_mean") else []
+    return [("reward while training", change(rows, REWARD))] if values(rows, REWARD) else []
 
 
 def change(rows: Sequence[Row], key: str) -> str:

@@ -8,13 +8,15 @@ import torch.distributed as dist
 from ray import serve
 
 from app.config import Config
-from app.engine import Sampling, application, dtype_name
+from app.engine import Sampling, application, dtype_name, engine_died
 from app.run_context import RunContext
 from app.spans import Spans
 from app.trainer import Trainer
 from app.weights import buckets, store
 
 LOAD_TIMEOUT_S = 600
+ENGINE_RETURN_S = 300
+ENGINE_POLL_S = 1.0
 PROBE_TOKENS = 8
 # Over one block of the prefix cache (128 tokens on CPU): a cache that outlived its weights is found out as well.
 PROBE_PROMPT_TOKENS = 144
@@ -44,7 +46,7 @@ class Publisher:
             arrays = list(buckets(self.trainer.full_parameters())) if self.rank == 0 else self._gather_only()
             refs = ray.get(self.store.publish.remote(version, *arrays), timeout=LOAD_TIMEOUT_S) if arrays else []
         if self.rank == 0:
-            loads = self.engines.broadcast("load_weights", list(refs), version).results(timeout_s=LOAD_TIMEOUT_S)
+            loads = self._every_engine("load_weights", list(refs), version)
             start, end = min(load[0] for load in loads), max(load[1] for load in loads)
             spans.add("weight_sync_inference", start, end, lane="weights")
         return self._probe(version) if self.config.probe else {}
@@ -71,6 +73,29 @@ class Publisher:
                 )
         return {"probe/logprob_abs_max": worst}
 
+    def _every_engine(self, method: str, *arguments: Any) -> list[Any]:
+        """The replies of all engines. One that dies meanwhile is replaced by Serve, and the replacement is asked.
+
+        Asking twice does no harm: an engine ignores a version that it has.
+        """
+        deadline = time.monotonic() + ENGINE_RETURN_S
+        while True:
+            try:
+                replies = self.engines.broadcast(method, *arguments).results(timeout_s=LOAD_TIMEOUT_S)
+                if replies:
+                    return replies
+                problem = "no engine is running"
+            except ray.exceptions.RayError as error:
+                if not engine_died(error):
+                    raise
+                problem = f"an engine died: {type(error).__name__}"
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"{method}: {problem}, and none came back within {ENGINE_RETURN_S} s; see its log under /tmp/ray, "
+                    "and lower engine.max_num_seqs or engine.kv_cache_mb if it ran out of memory"
+                )
+            time.sleep(ENGINE_POLL_S)
+
     def _prompt(self) -> list[int]:
         vocabulary = self.trainer.policy.config.vocab_size
         length = min(PROBE_PROMPT_TOKENS, self.config.engine.max_model_len - PROBE_TOKENS)
@@ -81,5 +106,5 @@ class Publisher:
             n=1, max_tokens=PROBE_TOKENS, temperature=self.config.temperature, top_p=1.0, stop_token_ids=()
         )
         key = f"probe/{version}/{time.monotonic_ns()}"
-        replies = self.engines.broadcast("generate", key, prompt, sampling, version).results(timeout_s=LOAD_TIMEOUT_S)
+        replies = self._every_engine("generate", key, prompt, sampling, version)
         return [(one.engine, list(one.token_ids), list(one.logprobs)) for (one,) in replies]

@@ -18,7 +18,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app import admission
-from app.engine import Completion, Sampling, application
+from app.engine import Completion, Sampling, application, engine_died
 from app.policy import end_token_ids, render, tokenizer
 from environments.base import decode_prompt
 
@@ -103,7 +103,7 @@ class Sampler:
                 return await self.engines.generate.remote(f"{key}/{attempt}", prompt_ids, sampling, min_version)
             except (ray.exceptions.RayActorError, ray.exceptions.RayTaskError) as error:
                 # A dead engine is replaced by Serve; any other error would come again.
-                if attempt == ENGINE_ATTEMPTS or not _engine_died(error):
+                if attempt == ENGINE_ATTEMPTS or not engine_died(error):
                     raise
                 await asyncio.sleep(0.5 * 2**attempt)
         raise AssertionError("unreachable")
@@ -200,10 +200,6 @@ def sample_seed(seed: int, group_id: int, index: int) -> int:
     """The engine's seed of one completion: the same for the same run seed, group and place in the group."""
     digest = hashlib.blake2b(f"{seed}/{group_id}/{index}".encode(), digest_size=4).digest()
     return int.from_bytes(digest) >> 1
-
-
-def _engine_died(error: Exception) -> bool:
-    return isinstance(error, ray.exceptions.RayActorError) or "EngineDeadError" in str(error)
 
 
 def _last_line(error: Exception) -> str:

@@ -65,7 +65,7 @@ def _target(name: str) -> tuple[Any, ModuleType]:
     if name not in available():
         hint = _nearest(name, available())
         raise BadEnvironment(
-            f"environment {shown(name)} is unknown; available: {', '.join(available())}{hint}; "
+            f"environment {name!r} is unknown; available: {', '.join(available())}{hint}; "
             'for one elsewhere write "package.module:Class"'
         )
     module = _module(name, f"environments.{name}")

@@ -22,7 +22,13 @@ def series(*rows: dict) -> dict:
 
 
 def step(reward: float, **more: float) -> dict:
-    return {"reward_mean": reward, "timing_step_total": 2.0, "tokens/generated": 500.0, **more}
+    return {
+        "reward_mean": 0.9,
+        "generated/reward_mean": reward,
+        "timing_step_total": 2.0,
+        "tokens/generated": 500.0,
+        **more,
+    }
 
 
 def test_the_line_tells_step_reward_speed_and_time_left():
@@ -54,7 +60,9 @@ def test_the_summary_compares_held_out_reward_and_accounts_for_every_sample():
 def test_an_eval_that_took_longer_than_its_step_is_counted():
     seen = Progress(2)
     seen.feed(series({"eval/sums/reward_mean": 0.3}, step(0.4)))
-    seen.feed({"steps": [2], "columns": {"reward_mean": [0.5]}, "late": {"eval/sums/reward_mean": [[1, 0.6]]}})
+    seen.feed(
+        {"steps": [2], "columns": {"generated/reward_mean": [0.5]}, "late": {"eval/sums/reward_mean": [[1, 0.6]]}}
+    )
     assert seen.summary(1.0, None)[0] == ("held-out reward, sums", "0.300 → 0.600")
 
 

@@ -1,0 +1,94 @@
+"""What is refused before anything expensive starts."""
+
+import json
+
+import pytest
+
+from app import preflight
+from app.preflight import Refused
+from tests.app.tiny import tiny_config
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shape = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 64,
+        "num_hidden_layers": 8,
+        "max_position_embeddings": 64,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    return tmp_path
+
+
+def test_a_sequence_takes_keys_and_values_of_whole_blocks():
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "num_hidden_layers": 8}
+    assert preflight.kv_cache_bytes(shape, 129) == 2 * 8 * 2 * 16 * 4 * 256
+
+
+def test_too_little_memory_for_the_cache_names_both_numbers(folder):
+    config = tiny_config(engine={"kv_cache_mb": 1})
+    shape = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 64}
+    (folder / "config.json").write_text(json.dumps(shape))
+    with pytest.raises(Refused, match=r"engine\.kv_cache_mb is 1, but one sequence of 32 tokens needs 2 MiB"):
+        preflight.check_engine(config, folder, use_gpu=False)
+
+
+def test_a_sequence_longer_than_the_model_was_made_for(folder):
+    config = tiny_config(max_tokens=100, seq_len=128)
+    with pytest.raises(Refused, match=r"max_model_len is 116, but .* was made for 64 positions"):
+        preflight.check_engine(config, folder, use_gpu=False)
+
+
+def test_what_fits_passes(folder):
+    preflight.check_engine(tiny_config(), folder, use_gpu=False)
+
+
+def test_an_unknown_environment_is_named_with_the_nearest():
+    config = tiny_config(environments=[{"name": "sumz"}])
+    with pytest.raises(Refused, match=r"environment 'sumz' is unknown; available: .*sums"):
+        preflight.check_environments(config)
+
+
+@pytest.mark.parametrize("backend", ["app.nowhere:Trainer", "app.trainer:Nobody"])
+def test_a_backend_that_is_not_there(backend):
+    with pytest.raises(Refused, match="cannot be imported"):
+        preflight.check_environments(tiny_config(backend=backend))
+
+
+def test_a_missing_model_folder_says_what_is_wanted():
+    with pytest.raises(Refused, match=r"model '/nowhere': there is no such folder; wanted 'embedded'"):
+        preflight.policy_of(tiny_config(model="/nowhere"))
+
+
+def test_a_prompt_that_is_too_long_is_refused_with_both_lengths():
+    model = preflight.policy_of(tiny_config(model="embedded"))
+    with pytest.raises(Refused, match="a prompt has 11 tokens, max_prompt_tokens is 4"):
+        preflight.check_prompts(tiny_config(max_prompt_tokens=4), model)
+    assert preflight.check_prompts(tiny_config(), model) == "<eos>"
+
+
+@pytest.mark.parametrize(
+    ("changes", "resources", "expected"),
+    [
+        ({}, {"CPU": 2.0}, False),
+        ({}, {"CPU": 8.0, "GPU": 2.0}, True),
+        ({"use_gpu": False}, {"CPU": 8.0, "GPU": 2.0}, False),
+    ],
+)
+def test_gpus_are_used_where_there_are_some(changes, resources, expected):
+    assert preflight.use_gpu(tiny_config(**changes), resources) is expected
+
+
+def test_more_than_the_cluster_has_is_refused():
+    with pytest.raises(Refused, match="2 workers and 1 engines of 1 need 3 GPUs, the cluster has 2"):
+        preflight.use_gpu(tiny_config(num_workers=2), {"CPU": 8, "GPU": 2.0})
+    with pytest.raises(Refused, match=r"reserve 4\.4 CPUs, the cluster has 2"):
+        preflight.use_gpu(tiny_config(num_workers=10), {"CPU": 2.0})
+
+
+def test_the_reason_of_a_failure_is_its_innermost_error():
+    text = "Training failed:\n[Rank 0]:\nTraceback\n  File x\nValueError: too long\nsome more\n"
+    assert preflight.reason_of(RuntimeError(text)) == "ValueError: too long"
+    assert preflight.reason_of(KeyError()) == "KeyError: no message"
