@@ -6,7 +6,8 @@ from typing import Any
 
 SPEED_OVER_STEPS = 5  # one step is too noisy to tell the time left from
 LEDGER = "ledger/"
-REWARD = "generated/reward_mean"  # of all scored samples: those that are left to train look worse as the policy gets better
+# Of all scored samples: the groups that are left to train look worse and worse as the policy gets better.
+REWARD = "generated/reward_mean"
 Row = Mapping[str, float | None]
 
 

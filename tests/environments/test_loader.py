@@ -26,7 +26,7 @@ def test_an_environment_knows_its_name_and_settings():
 
 def test_an_unknown_name_lists_the_known_ones():
     assert refused("countdwn").startswith(
-        "environment 'countdwn' (str) is unknown; available: countdown, reverse_text, sums; did you mean 'countdown'?"
+        "environment 'countdwn' is unknown; available: countdown, reverse_text, sums; did you mean 'countdown'?"
     )
 
 

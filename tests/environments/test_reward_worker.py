@@ -228,7 +228,7 @@ def test_a_table_that_cannot_be_scored_is_refused(hostile):
         (
             "sum",
             {},
-            "environment 'sum' (str) is unknown; available: countdown, reverse_text, sums; did you mean 'sums'?",
+            "environment 'sum' is unknown; available: countdown, reverse_text, sums; did you mean 'sums'?",
         ),
         (
             "hostile:Stuck",
