@@ -59,7 +59,7 @@ def _mounted(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
     demo = pages(root, jobs, static)
     # Gradio's queue looks for work this often; its default of 50 ms is felt in the form.
     demo._queue.sleep_when_free = 0.02
-    app.add_middleware(Early, lines=head(static))
+    app.add_middleware(Early, lines=early(static))
     with warnings.catch_warnings():
         # Said even though server-side rendering is not asked for.
         warnings.filterwarnings("ignore", message="SSR mode is not supported")
@@ -70,6 +70,7 @@ def _mounted(app: FastAPI, root: Path, jobs: Any, static: str) -> FastAPI:
             footer_links=[],
             run_history=False,
             theme=theme(),
+            head=head(static),
             ssr_mode=False,
             favicon_path=str(FOLDER / "icon.svg"),
             enable_monitoring=False,
@@ -105,20 +106,24 @@ def theme() -> gr.themes.Base:
     )
 
 
-def head(static: str) -> str:
-    """Styles and modules are named up front, so that they load side by side and not one after another."""
+def early(static: str) -> str:
+    """Theme and addresses of styles and modules, named up front so that they load side by side."""
     modules = sorted(str(file.relative_to(FOLDER)) for file in (FOLDER / "js").rglob("*.js"))
     modules.append("vendor/uplot/uPlot.esm.js")
     lines = [
         f"<script>{CALM_LOADER}</script>",
-        f"<script>window.TELESCOPE={json.dumps({'static': static})};"
-        "(()=>{let t;try{t=localStorage.getItem('telescope.theme')}catch{};"
+        "<script>(()=>{let t;try{t=localStorage.getItem('telescope.theme')}catch{};"
         "if((t||(matchMedia('(prefers-color-scheme: dark)').matches?'dark':'light'))==='dark')"
         "document.documentElement.classList.add('dark')})()</script>",
-        *(f'<link rel="stylesheet" href="{static}/{style}">' for style in STYLES),
+        *(f'<link rel="preload" as="style" href="{static}/{style}">' for style in STYLES),
         *(f'<link rel="modulepreload" href="{static}/{module}">' for module in modules),
     ]
     return "\n".join(lines)
+
+
+def head(static: str) -> str:
+    """Styles come after Gradio's own, so that of two equal rules ours counts."""
+    return "\n".join(f'<link rel="stylesheet" href="{static}/{style}">' for style in STYLES)
 
 
 def pages(root: Path, jobs: Any, static: str) -> gr.Blocks:

@@ -16,6 +16,9 @@ run(async ({ open, assert, facts, found }) => {
       if (name === "timeline") await page.waitForSelector(".gantt canvas[data-window]");
       await shot(page, `${name}-${theme}`);
       const troubles = [...(await axe(page)), ...page.troubles];
+      // Our styles count where Gradio's are as specific: a form element in its style would stand out.
+      const sizes = await page.$$eval(".tele select, .tele .search input", (all) => all.map((one) => getComputedStyle(one).fontSize));
+      if (sizes.some((size) => size !== "13px")) troubles.push(`form elements are ${sizes.join()}`);
       wrong.push(...troubles.map((text) => `${name}, ${theme}: ${text}`));
       await page.context().close();
     }

@@ -42,7 +42,7 @@ export function outcomeCard(page) {
 
 function outcomeTable(rows) {
   if (!rows.length) return h("p", { class: "muted" }, "Nothing");
-  return h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["Outcome", "n", "reward", "tokens", "cut"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, h("i", { class: `dot bin-${row.outcome}` }), pretty(row.outcome)), h("td", {}, count(row.count)), h("td", {}, number(row.reward)), h("td", {}, number(row.length)), h("td", {}, `${number(row.truncated_pct)} %`)))));
+  return h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["Outcome", "n", "reward", "tokens", "cut"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, h("i", { class: `dot bin-${row.outcome}` }), pretty(row.outcome)), h("td", {}, count(row.count)), h("td", {}, number(row.reward)), h("td", {}, number(row.length)), h("td", {}, `${Math.round(row.truncated_pct)} %`)))));
 }
 
 // Does selection by filters change what is learnt from? Drop rates over the whole run.
