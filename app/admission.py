@@ -101,12 +101,12 @@ class Gate:
 
 @ray.remote(num_cpus=0)
 class Admission:
-    """The gate as an actor of the run; waiting is asynchronous, every wait ends by a stop or a new epoch."""
+    """The gate as an actor of the run; waiting is asynchronous, every wait ends with a new epoch or the last step."""
 
     def __init__(self, prompts_per_step: int, max_async: int, steps: int, groups_per_ticket: int) -> None:
         self.gate = Gate(prompts_per_step, max_async, steps, groups_per_ticket)
         self.changed = asyncio.Condition()
-        self.stopped = False
+        self.news = 0
         self.batchers: set[int] = set()
         self.engines_answered = asyncio.Event()
         self.engines_problem: str | None = None
@@ -130,7 +130,7 @@ class Admission:
     async def join(self) -> tuple[int, int]:
         """(epoch, steps done when it began), once a trainer has begun."""
         async with self.changed:
-            await self.changed.wait_for(lambda: self.gate.epoch >= 0 or self.stopped)
+            await self.changed.wait_for(lambda: self.gate.epoch >= 0)
         return self.gate.epoch, self.gate.first
 
     async def admit(self, epoch: int, index: int) -> Ticket | None:
@@ -153,9 +153,6 @@ class Admission:
             self.changed.notify_all()
         return self.gate.admitted
 
-    async def steps_done(self) -> int:
-        return self.gate.done
-
     async def give_back(self, epoch: int, count: int) -> None:
         async with self.changed:
             self.gate.give_back(epoch, count)
@@ -164,18 +161,21 @@ class Admission:
     async def done_after(self, step: int, timeout_s: float = 30.0) -> int:
         """Long poll: the steps done, as soon as they are more than `step` or the time is up."""
         async with self.changed:
-            waiting = self.changed.wait_for(lambda: self.gate.done > step or self.stopped)
+            waiting = self.changed.wait_for(lambda: self.gate.done > step)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(waiting, timeout_s)
         return self.gate.done
 
-    async def stop(self) -> None:
-        async with self.changed:
-            self.stopped = True
-            self.changed.notify_all()
+    async def mark_progress(self) -> None:
+        """Something slow that is no step (the start, an eval) has come to its end."""
+        self.news += 1
+
+    async def progress(self) -> tuple[int, int]:
+        """Changes whenever the run gets on; what does not change for long has stalled."""
+        return self.gate.done, self.news
 
     def _over(self, epoch: int) -> bool:
-        return self.stopped or self.gate.ended(epoch)
+        return self.gate.ended(epoch)
 
 
 def gate(namespace: str) -> Any:

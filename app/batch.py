@@ -22,12 +22,9 @@ GROUP_RELATIVE_MINIMUM = 2
 SHARE = pa.schema(
     [
         ("step", pa.int64()),
-        ("epoch", pa.int64()),
-        ("rank", pa.int64()),
         ("update_packs", pa.list_(pa.int32())),
         ("pack_sequences", pa.list_(pa.int32())),
         ("sequence_tokens", pa.list_(pa.int32())),
-        ("prompt_tokens", pa.list_(pa.int32())),
         ("sample_ids", pa.list_(pa.int64())),
         ("advantages", pa.list_(pa.float64())),
         ("token_ids", pa.list_(pa.int32())),
@@ -103,14 +100,6 @@ class BatchBuilder:
         self.kept, self.discarded, self.lost = [], [], 0
         return batch
 
-    def unfinished(self) -> pa.Table:
-        """Rows of what has arrived for a step that will not be formed: outcome `in_flight`."""
-        samples = [s for group in (*self.kept, *self.discarded) for s in group]
-        for sample in samples:
-            if sample["outcome"] == "trained":
-                sample["outcome"], sample["outcome_reason"] = "in_flight", "the run ended before its batch"
-        return _rows(samples, self.step)
-
     def _judge(self, samples: list[dict[str, Any]]) -> None:
         """Gives every sample of a group its outcome and reason."""
         for sample in samples:
@@ -147,7 +136,7 @@ class BatchBuilder:
         common = {"step": self.step, "groups": groups, "samples_message": self.step}
         parts = minibatches(len(trained), self.config.minibatches, f"{self.config.seed}/{self.step}")
         updates = [self._packed([trained[i] for i in part]) for part in parts]
-        return [common | {"rank": rank} | _flat([update[rank] for update in updates]) for rank in range(self.ranks)]
+        return [common | _flat([update[rank] for update in updates]) for rank in range(self.ranks)]
 
     def _packed(self, samples: list[dict]) -> list[list[list[dict]]]:
         """rank → pack → samples of one optimiser update."""
@@ -169,7 +158,6 @@ def _flat(updates: list[list[list[dict[str, Any]]]]) -> dict[str, Any]:
         "update_packs": [len(update) for update in updates],
         "pack_sequences": [len(one) for one in packs],
         "sequence_tokens": [len(s["prompt_ids"]) + len(s["token_ids"]) for s in sequences],
-        "prompt_tokens": [len(s["prompt_ids"]) for s in sequences],
         "sample_ids": [s["sample_id"] for s in sequences],
         "advantages": [s["advantage"] for s in sequences],
         "token_ids": [t for s in sequences for t in (*s["prompt_ids"], *s["token_ids"])],
@@ -205,5 +193,5 @@ def metrics_row(sample: dict[str, Any], step: int) -> dict[str, Any]:
         "num_turns": 1,
         "truncated_turns": int(sample["finish"] == "length"),
         "stop_reason": sample["finish"],
-        "trained_mask": [True] * completion_tokens,
+        "trained_mask": [sample.get("outcome") == "trained"] * completion_tokens,
     }

@@ -6,16 +6,7 @@
 import argparse
 import logging
 
-from app.run_dir import check_id
-
-
-def namespace(run_id: str) -> str:
-    """Where the named actors of a run live."""
-    return f"telescope-{run_id}"
-
-
-def serve_application(run_id: str) -> str:
-    return f"policy-{run_id}"
+from app.run_dir import application_of, check_id, namespace_of
 
 
 def clean(run_id: str, pending_job: str | None = None) -> list[str]:
@@ -23,7 +14,7 @@ def clean(run_id: str, pending_job: str | None = None) -> list[str]:
 
     `pending_job` is a Ray job that has not started: Ray's own stop would wait for it to start.
     """
-    removed = [*_remove_application(serve_application(check_id(run_id))), *_remove_actors(namespace(run_id))]
+    removed = [*_remove_application(application_of(check_id(run_id))), *_remove_actors(namespace_of(run_id))]
     return removed + (_remove_supervisor(pending_job) if pending_job else [])
 
 

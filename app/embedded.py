@@ -49,7 +49,9 @@ def key(environments: Chosen, seed: int) -> str:
     import torch
     import transformers
 
-    sources = [inspect.getsource(sys.modules[__name__])]
+    from app import orthogonal
+
+    sources = [inspect.getsource(module) for module in (sys.modules[__name__], orthogonal)]
     sources += [inspect.getsource(inspect.getmodule(type(load(*chosen)))) for chosen in environments]  # type: ignore[arg-type]
     depends = [RECIPE, list(environments), seed, sources, torch.__version__, transformers.__version__]
     content = json.dumps(depends, sort_keys=True, default=str)

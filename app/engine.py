@@ -19,9 +19,9 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app.config import Config
+from app.run_dir import application_of
 from app.weights import TRANSFER_BACKEND, store
 
-READY_TIMEOUT_S = 600
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # keeps the executor inside the core process: two processes, not three
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -234,11 +234,6 @@ def _versions(spans: Any, num_tokens: int) -> tuple[int, ...]:
     return tuple(versions)
 
 
-def application(run_id: str) -> str:
-    """Name of the run's Serve application."""
-    return f"policy-{run_id}"
-
-
 def engine_died(error: Exception) -> bool:
     """Whether a failed call means that its replica is gone. Serve starts another; the call may be made again."""
     return isinstance(error, ray.exceptions.RayActorError) or "EngineDeadError" in str(error)
@@ -278,7 +273,7 @@ def deploy(
     try:
         return serve.run(
             deployment.bind(str(model), engine_args(config, use_gpu), namespace),
-            name=application(run_id),
+            name=application_of(run_id),
             route_prefix=None,
             logging_config={"enable_access_log": False, "log_level": "WARNING"},
         )
@@ -312,7 +307,7 @@ def dtype_name(config: Config, use_gpu: bool) -> str:
 
 def _reason(run_id: str, error: Exception) -> str:
     """The last error of the replica's own traceback: what a person needs to read first."""
-    status = serve.status().applications.get(application(run_id))
+    status = serve.status().applications.get(application_of(run_id))
     messages = [deployment.message for deployment in status.deployments.values()] if status else []
     lines = [line.strip() for text in (str(error), *messages) for line in text.splitlines() if line.strip()]
     errors = [number for number, line in enumerate(lines) if "Error: " in line]

@@ -101,6 +101,7 @@ class Jobs:
         status = run.status()
         if not status.final:
             raise RunError(f"run {run.id!r} is {status}; only an ended run can be resumed")
+        run._check_resumable()
         client = self.client()
         with run._settling():
             run._clean(client)
@@ -182,7 +183,8 @@ class Run:
         status = self.status()
         if cleanup:
             with self._settling():
-                self._clean(client)
+                if self.record()["attempt"] == record["attempt"]:  # else it was resumed meanwhile
+                    self._clean(client)
         return status
 
     def _await_end(self, client: Any, job_id: str, timeout_s: float) -> None:
@@ -214,44 +216,63 @@ class Run:
 
         return read.samples(self.directory.path, **conditions)
 
+    def _check_resumable(self) -> None:
+        """A run that never meant to write a checkpoint would begin anew, and its numbers would be out of sight."""
+        checkpoints = any(self.directory.checkpoints.glob("step_*/place.json"))
+        if not checkpoints and configs.load(self.directory.config_path).checkpoint_every == 0:
+            raise RunError(
+                f"run {self.id!r} has no checkpoint to go on from (checkpoint_every is 0); start it again instead"
+            )
+
     def _launch(self, client: Any, *, resume: bool, resources: Mapping[str, float] | None) -> None:
         job_id = f"{self.id}-{self.record()['attempt']}"
         words = ["exec", sys.executable, "-m", self.jobs.driver, "--run-dir", str(self.directory.path)]
         environment = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_GRACE_S), "TELESCOPE_JOB_ID": job_id}
         custom = dict(resources or {})
-        self.directory.update(job_id=job_id, cluster=client.get_address())
-        try:
-            client.submit_job(
-                entrypoint=shlex.join(words + (["--resume"] if resume else [])),
-                submission_id=job_id,
-                metadata={"run": self.id},
-                runtime_env={"env_vars": environment},
-                entrypoint_num_cpus=custom.pop("CPU", None),
-                entrypoint_num_gpus=custom.pop("GPU", None),
-                entrypoint_resources=custom or None,
-            )
-        except (OSError, RuntimeError) as error:
-            self.directory.end("failed", f"it could not be submitted: {error}")
-            raise
+        with self._settling():  # until Ray knows the job, nobody may conclude that it has lost it
+            self.directory.update(job_id=job_id, cluster=client.get_address())
+            try:
+                client.submit_job(
+                    entrypoint=shlex.join(words + (["--resume"] if resume else [])),
+                    submission_id=job_id,
+                    metadata={"run": self.id},
+                    runtime_env={"env_vars": environment},
+                    entrypoint_num_cpus=custom.pop("CPU", None),
+                    entrypoint_num_gpus=custom.pop("GPU", None),
+                    entrypoint_resources=custom or None,
+                )
+            except (OSError, RuntimeError) as error:
+                self.directory.end("failed", f"it could not be submitted: {error}")
+                raise
 
     def _settle(self, known: Mapping[str, Any] | None) -> Status:
         """Compare the directory with Ray's view and write down an end that the driver could not."""
         record = self.record()
-        if record["state"] in FINAL:
-            self._keep_log(record, known)
-            return Status(record["state"], record["reason"])
-        job = self._job(record, known)
-        ended = _end_of(job, record["stop_requested"]) if job is not None else self._end_without_ray(record, known)
-        if ended is None:
-            return Status(*_unended(record, job))
-        with self._settling():
-            if self.directory.state not in FINAL:
-                if known is not None:
-                    self._clean(self.jobs.client())
-                self.directory.end(*ended)
+        if record["state"] not in FINAL:
+            job = self._job(record, known)
+            if self._end(record, job, known) is None:
+                return Status(*_unended(record, job))
+            self._end_for_good()
         record = self.record()
         self._keep_log(record, known)
         return Status(record["state"], record["reason"])
+
+    def _end_for_good(self) -> None:
+        """Decides again with fresh facts, since a submission may have been under way, and writes the end down."""
+        with self._settling():
+            record, known = self.record(), self.jobs._jobs_of_ray()
+            ended = self._end(record, self._job(record, known), known)
+            if record["state"] in FINAL or ended is None:
+                return
+            if known is not None:
+                self._clean(self.jobs.client())
+            self.directory.end(*ended)
+
+    def _end(self, record: Record, job: Any, known: Mapping[str, Any] | None) -> tuple[str, str] | None:
+        """How the run ended, as far as the directory does not say; None while it has not."""
+        if job is not None:
+            return _end_of(job, record["stop_requested"])
+        return self._end_without_ray(record, known)
 
     def _job(self, record: Record, known: Mapping[str, Any] | None) -> Any:
         """Ray's job of the run; of one that came through `ray job submit`, the job whose driver writes the run."""

@@ -8,11 +8,13 @@ import torch.distributed as dist
 from ray import serve
 
 from app.config import Config
-from app.engine import Sampling, application, dtype_name, engine_died
-from app.run_context import RunContext
+from app.engine import Sampling, dtype_name, engine_died
+from app.run_context import RunContext, answer
+from app.run_dir import application_of
 from app.spans import Spans
 from app.trainer import Trainer
 from app.weights import buckets, store
+from metrics.checks import PROBE_LIMIT, PROBE_LIMIT_LOW_PRECISION
 
 LOAD_TIMEOUT_S = 600
 ENGINE_RETURN_S = 300
@@ -21,7 +23,7 @@ PROBE_TOKENS = 8
 # Over one block of the prefix cache (128 tokens on CPU): a cache that outlived its weights is found out as well.
 PROBE_PROMPT_TOKENS = 144
 # Largest |Δ log p| between engine and trainer with the same weights: rounding in float32; bfloat16 rounds much more.
-PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}
+PROBE_TOLERANCE = {"float32": PROBE_LIMIT, "bfloat16": PROBE_LIMIT_LOW_PRECISION}
 
 
 class StaleWeights(RuntimeError):
@@ -37,14 +39,16 @@ class Publisher:
         self.rank = dist.get_rank()
         self.tolerance = PROBE_TOLERANCE[dtype_name(config, trainer.device.type == "cuda")]
         if self.rank == 0:
-            self.engines: Any = serve.get_app_handle(application(context.run_id))
+            self.engines: Any = serve.get_app_handle(application_of(context.run_id))
             self.store = store(context.namespace)
 
     def push(self, version: int, spans: Spans) -> dict[str, float]:
         """Publishes the weights as `version`; returns the probe's result as a metric. A collective."""
         with spans.measure("weight_sync_trainer"):
             arrays = list(buckets(self.trainer.full_parameters())) if self.rank == 0 else self._gather_only()
-            refs = ray.get(self.store.publish.remote(version, *arrays), timeout=LOAD_TIMEOUT_S) if arrays else []
+            if self.rank == 0:
+                published = self.store.publish.remote(version, *arrays)
+                refs = answer(published, LOAD_TIMEOUT_S, "the weight store")
         if self.rank == 0:
             loads = self._every_engine("load_weights", list(refs), version)
             start, end = min(load[0] for load in loads), max(load[1] for load in loads)

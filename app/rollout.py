@@ -18,8 +18,9 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from app import admission
-from app.engine import Completion, Sampling, application, engine_died
+from app.engine import Completion, Sampling, engine_died
 from app.policy import end_token_ids, render, tokenizer
+from app.run_dir import application_of
 from environments.base import decode_prompt
 
 ENGINE_ATTEMPTS = 4
@@ -65,7 +66,7 @@ class Sampler:
     @cached_property
     def engines(self) -> DeploymentHandle:
         """Looked up when first used: a sampler may be made before the engines are ready."""
-        return serve.get_app_handle(application(self.run_id))
+        return serve.get_app_handle(application_of(self.run_id))
 
     async def draw(self, group: dict[str, Any], key: str, min_version: int, seed: int | None) -> list[dict[str, Any]]:
         """The group's samples as rows of `SAMPLE`. A failure is data: rows with `finish` error and the reason."""
@@ -154,14 +155,15 @@ class Rollout:
         self.gate = admission.gate(namespace)
         self.max_off_policy_steps = max_off_policy_steps
         self.seed = seed
-        self.done = 0
+        self.done = -1
+        self.knows_version = asyncio.Event()
         self.watching: asyncio.Task | None = None
         self.running: dict[str, int] = {}  # call key → weights version when it started
 
     async def __call__(self, batch: pa.Table) -> pa.Table:
         if self.watching is None:
-            self.done = await self.gate.done_after.remote(-1)
             self.watching = asyncio.get_running_loop().create_task(self._watch())
+        await self.knows_version.wait()
         row = batch.to_pylist()[0]
         drawn = await asyncio.gather(*[self._group(group, row["epoch"], row["ticket"]) for group in row["groups"]])
         return _row(row, [sample for samples in drawn for sample in samples])
@@ -178,6 +180,7 @@ class Rollout:
         """Aborts what has become too old to be trained, after each step of the trainer."""
         while True:
             self.done = max(self.done, await self.gate.done_after.remote(self.done))
+            self.knows_version.set()
             oldest = self.done - self.max_off_policy_steps
             stale = [key for key, version in self.running.items() if version < oldest]
             if stale:

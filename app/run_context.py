@@ -6,6 +6,16 @@ from typing import Any
 
 import ray
 
+from app.run_dir import namespace_of
+
+
+def answer(reference: Any, limit_s: float, who: str) -> Any:
+    """The result of a remote call; TimeoutError that names who did not answer."""
+    try:
+        return ray.get(reference, timeout=limit_s)
+    except ray.exceptions.GetTimeoutError:
+        raise TimeoutError(f"{who} did not answer within {limit_s:g} s") from None
+
 
 @dataclass(frozen=True)
 class RunContext:
@@ -18,7 +28,7 @@ class RunContext:
     @property
     def namespace(self) -> str:
         """Ray namespace of the run's named actors."""
-        return f"telescope-{self.run_id}"
+        return namespace_of(self.run_id)
 
     @property
     def checkpoints(self) -> Path:

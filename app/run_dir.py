@@ -83,6 +83,16 @@ def check_id(run_id: str) -> str:
     return run_id
 
 
+def namespace_of(run_id: str) -> str:
+    """Ray namespace of the run's named actors."""
+    return f"telescope-{run_id}"
+
+
+def application_of(run_id: str) -> str:
+    """Name of the Serve application of the run's engines."""
+    return f"policy-{run_id}"
+
+
 @dataclass(frozen=True)
 class RunDir:
     """One run directory. Cheap to make; every read is from disk, so that other processes' writes are seen."""
@@ -108,7 +118,10 @@ class RunDir:
     def record(self) -> Record:
         file = self.path / "run.json"
         try:
-            return cast(Record, json.loads(file.read_text(encoding="utf-8")))
+            content = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or "state" not in content:
+                raise ValueError("it is no record of a run")
+            return cast(Record, content)
         except FileNotFoundError:
             raise RunNotFound(f"run {self.id!r} is not in {self.path.parent}: there is no {file}") from None
         except ValueError as error:

@@ -6,6 +6,7 @@ Runs do not depend on it: it can be restarted while they train. The one module t
 dashboard.
 """
 
+import logging
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from app import run_dir
 from app.jobs import Jobs
 
 SETTLE_EVERY_S = 5.0
+logger = logging.getLogger(__name__)
 # Read here, where `serve run` is typed; the replica has the environment of the cluster.
 PASSED_ON = {key: os.environ[key] for key in ("TELESCOPE_TOKEN",) if key in os.environ}
 ENVIRONMENT = {"GRADIO_ANALYTICS_ENABLED": "False", "TELESCOPE_RUNS": str(run_dir.root_of())}
@@ -46,7 +48,10 @@ def _http_host() -> str:
 def _settle(jobs: Jobs) -> None:
     """Put the states of dead runs right also while nobody asks for them."""
     while True:
-        jobs.list()
+        try:
+            jobs.list()
+        except Exception:  # one bad run must not leave all later ones without care; it is tried again
+            logger.exception("the states of runs could not be brought up to date")
         time.sleep(SETTLE_EVERY_S)
 
 

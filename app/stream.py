@@ -22,7 +22,7 @@ from app.config import Config, EnvironmentConfig
 from app.engine import Sampling
 from app.prompts import PromptOrder
 from app.rollout import GROUP, SAMPLE, Rollout
-from app.run_context import RunContext
+from app.run_context import RunContext, answer
 from environments.base import Sample, encode_prompt
 from environments.loader import load
 from environments.worker import RewardWorker
@@ -179,12 +179,12 @@ class Batcher:
         """A complete step: its rows go to the metrics actor, its shares to the ranks."""
         self._log(batch.step, batch.rows)
         self._check_progress(batch.rows)
-        return [{**share, "epoch": self.epoch} for share in batch.shares]
+        return batch.shares
 
     def _log(self, step: int, rows: pa.Table) -> None:
         """Sends the step's rows; the message before must have been stored by then, else the actor is stuck."""
         if self.logged is not None:
-            ray.get(self.logged, timeout=METRICS_TIMEOUT_S)
+            answer(self.logged, METRICS_TIMEOUT_S, "the metrics actor")
         self.logged = self.metrics.log_samples.remote(self.context.source("batcher"), step, rows)
 
     def _check_progress(self, rows: pa.Table) -> None:

@@ -10,6 +10,7 @@ Exit status: 0 finished, 1 failed, 2 refused before it began, 130 stopped.
 import argparse
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import ray
 import ray.train
 from ray import serve
+from ray.serve import exceptions as serve_exceptions
 from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -36,11 +38,11 @@ from app import preflight, train_loop
 from app.admission import GATE_NAME, Admission
 from app.checkpoint import newest
 from app.config import Config, ConfigError
-from app.engine import application, deploy, dtype_name
+from app.engine import deploy, dtype_name
 from app.evaluate import ACTOR_NAME as EVALUATOR
 from app.evaluate import Evaluator
-from app.run_context import RunContext
-from app.run_dir import RunDir, RunError, create_for
+from app.run_context import RunContext, answer
+from app.run_dir import RunDir, RunError, application_of, create_for
 from app.stream import dataset
 from app.weights import STORE_NAME, WeightStore
 from environments.loader import load as load_environment
@@ -69,8 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
     _log_to(run_dir.driver_log)
     print(f"run directory: {run_dir.path}", flush=True)
     signal.signal(signal.SIGTERM, _stop)
-    with run_dir.writer():
-        return _recorded(run_dir, config)
+    try:
+        with run_dir.writer():
+            return _recorded(run_dir, config)
+    except RunError as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 def _recorded(run_dir: RunDir, config: Config) -> int:
@@ -102,6 +108,7 @@ def run(config: Config, run_dir: RunDir) -> None:
     preflight.check_environments(config)
     model = preflight.policy_of(config)
     eos_token = preflight.check_prompts(config, model)
+    _keep_tokenizer(Path(model), run_dir)
     _connect()
     signal.signal(signal.SIGTERM, _stop)  # again: Ray's own handler would leave without taking anything down
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
@@ -120,6 +127,12 @@ def run(config: Config, run_dir: RunDir) -> None:
         raise
     finally:
         _take_down(context, actors, state)
+
+
+def _keep_tokenizer(model: Path, run_dir: RunDir) -> None:
+    """With it the dashboard can show the text of a token wherever the run directory goes."""
+    if (model / "tokenizer.json").is_file():
+        shutil.copy(model / "tokenizer.json", run_dir.path / "tokenizer.json")
 
 
 def _fit(config: Config, context: RunContext, use_gpu: bool) -> None:
@@ -160,8 +173,8 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
         num_slots=config.num_engines * config.engine.max_num_seqs,
         wandb=config.wandb.model_dump() if config.wandb else None,
     )
-    ready = [actors[GATE_NAME].steps_done.remote(), actors[STORE_NAME].latest.remote()]
-    ray.get(ready, timeout=ACTOR_TIMEOUT_S)
+    answer(actors[GATE_NAME].progress.remote(), ACTOR_TIMEOUT_S, "the admission actor")
+    answer(actors[STORE_NAME].latest.remote(), ACTOR_TIMEOUT_S, "the weight store")
 
 
 def _named(kind: Any, name: str, context: RunContext, *arguments: Any) -> Any:
@@ -188,10 +201,10 @@ def _engines(config: Config, context: RunContext, gate: Any, use_gpu: bool) -> I
     def start() -> None:
         try:
             deploy(config, context.run_id, context.model, context.namespace, use_gpu)
-            ray.get(gate.engines_ready.remote(), timeout=ACTOR_TIMEOUT_S)
+            answer(gate.engines_ready.remote(), ACTOR_TIMEOUT_S, "the admission actor")
         except Exception as error:  # noqa: BLE001 - handed to the trainer, which is waiting, and raised below
             failures.append(error)
-            ray.get(gate.engines_ready.remote(str(error)), timeout=ACTOR_TIMEOUT_S)
+            answer(gate.engines_ready.remote(str(error)), ACTOR_TIMEOUT_S, "the admission actor")
 
     thread = threading.Thread(target=start, daemon=True)
     thread.start()
@@ -212,7 +225,10 @@ def _watchdog(config: Config, gate: Any) -> Iterator[None]:
     def watch() -> None:
         done, since = -1, time.monotonic()
         while not over.wait(WATCH_PERIOD_S):
-            now = ray.get(gate.steps_done.remote(), timeout=ACTOR_TIMEOUT_S)
+            try:
+                now = ray.get(gate.progress.remote(), timeout=ACTOR_TIMEOUT_S)
+            except ray.exceptions.GetTimeoutError:
+                now = done  # a gate that does not answer makes no progress either
             if now != done:
                 done, since = now, time.monotonic()
             elif time.monotonic() - since > config.stall_timeout_s:
@@ -231,19 +247,22 @@ def _take_down(context: RunContext, actors: dict[str, Any], state: str) -> None:
     logger.info("taking down the run's engines and actors")
     try:
         if "metrics" in actors:
-            ray.get(actors["metrics"].close.remote(state), timeout=ACTOR_TIMEOUT_S)
+            answer(actors["metrics"].close.remote(state), ACTOR_TIMEOUT_S, "the metrics actor")
     except (ray.exceptions.RayError, TimeoutError):
         logger.exception("the metrics could not be closed; what was acknowledged is stored")
     try:
-        serve.delete(application(context.run_id))
-    except (ray.exceptions.RayError, RuntimeError, TimeoutError):
+        serve.delete(application_of(context.run_id))
+    except (ray.exceptions.RayError, serve_exceptions.RayServeException, RuntimeError, TimeoutError):
         logger.exception("the engines could not be removed; the job API will remove them")
 
 
 def _connect() -> None:
     """The cluster of the job, or a local one."""
     if not ray.is_initialized():
-        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True, logging_level=logging.WARNING)
+        address = os.environ.get("RAY_ADDRESS")
+        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+        if address is None:
+            serve.start(proxy_location="Disabled")  # a cluster of the run's own needs no HTTP port
 
 
 def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:
@@ -252,9 +271,19 @@ def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:
         config = configuration.load(options.config, options.overrides)
         return create_for(config), config
     run_dir = RunDir(Path(options.run_dir))
-    if options.resume and run_dir.state in ("finished", "failed", "stopped"):
-        run_dir.reopen()
+    if run_dir.state != "pending":
+        _reopen(run_dir, options.resume)
     return run_dir, configuration.load(run_dir.config_path)
+
+
+def _reopen(run_dir: RunDir, resume: bool) -> None:
+    """Makes a run that has begun pending again. Without a new attempt its messages would be taken for repeated ones."""
+    if not resume:
+        raise RunError(f"run {run_dir.id!r} is {run_dir.state}; add --resume to go on from its newest checkpoint")
+    if run_dir.has_writer():
+        raise RunError(f"run {run_dir.id!r} is being written by {run_dir.record()['pid']}; stop it first")
+    run_dir.end("failed", "its driver ended without saying why")  # changes nothing where the end is known
+    run_dir.reopen()
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

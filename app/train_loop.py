@@ -19,7 +19,7 @@ from app.config import Config
 from app.evaluate import ACTOR_NAME as EVALUATOR
 from app.evaluate import TIMEOUT_S as EVAL_TIMEOUT_S
 from app.publish import Publisher
-from app.run_context import RunContext
+from app.run_context import RunContext, answer
 from app.trainer import Trainer
 from app.trainer_data import TrainerData, read_share
 from metrics.schema import SPANS
@@ -62,7 +62,8 @@ class Worker:
         self.stream = Ahead(_stream_of_rank()) if self.place.step < config.steps else None
         if self.rank == 0:
             self.gate = admission.gate(context.namespace)
-            ray.get(self.gate.wait_for_engines.remote(), timeout=ENGINES_TIMEOUT_S)
+            answer(self.gate.wait_for_engines.remote(), ENGINES_TIMEOUT_S, "the start of the engines")
+            answer(self.gate.mark_progress.remote(), CONTROL_TIMEOUT_S, "the admission actor")
         dist.barrier(group=self.cpu_group)
         self.publisher = Publisher(config, context, self.trainer)
 
@@ -72,7 +73,8 @@ class Worker:
     def open_gate(self) -> None:
         """Lets the stream begin; the clock of the first step starts here."""
         if self.rank == 0:
-            ray.get(self.gate.begin.remote(self.place.step, self.place.cursor), timeout=CONTROL_TIMEOUT_S)
+            begun = self.gate.begin.remote(self.place.step, self.place.cursor)
+            answer(begun, CONTROL_TIMEOUT_S, "the admission actor")
         dist.barrier(group=self.cpu_group)
         self.spans.take(0)  # what happened before the loop is charged to no step
         self.step_end_s = time.monotonic()
@@ -96,7 +98,7 @@ class Worker:
         """Tells the gate, which lets the next groups start."""
         self.cursor = self.cursor.advanced(batch.groups)
         if self.rank == 0:
-            self.started = ray.get(self.gate.step_done.remote(batch.step), timeout=CONTROL_TIMEOUT_S)
+            self.started = answer(self.gate.step_done.remote(batch.step), CONTROL_TIMEOUT_S, "the admission actor")
 
     def evaluate(self, step: int) -> None:
         """Held-out evaluation where it is due: before training, every so many steps, and after the last."""
@@ -105,7 +107,8 @@ class Worker:
             return
         with self.spans.measure("eval"):
             if self.rank == 0:
-                ray.get(self.context.actor(EVALUATOR).run.remote(step), timeout=EVAL_TIMEOUT_S)
+                answer(self.context.actor(EVALUATOR).run.remote(step), EVAL_TIMEOUT_S, "the evaluator")
+                answer(self.gate.mark_progress.remote(), CONTROL_TIMEOUT_S, "the admission actor")
             dist.barrier(group=self.cpu_group)
 
     def save(self, batch: TrainerData) -> None:
@@ -126,7 +129,7 @@ class Worker:
         if self.rank != 0:
             return
         if self.logged is not None:
-            ray.get(self.logged, timeout=CONTROL_TIMEOUT_S)
+            answer(self.logged, CONTROL_TIMEOUT_S, "the metrics actor")
         self.logged = self.context.metrics().log_step.remote(
             self.context.source("trainer"),
             batch.step,
@@ -140,7 +143,7 @@ class Worker:
     def close(self) -> None:
         """Waits until the last step is stored."""
         if self.logged is not None:
-            ray.get(self.logged, timeout=CONTROL_TIMEOUT_S)
+            answer(self.logged, CONTROL_TIMEOUT_S, "the metrics actor")
 
     def _restored(self) -> Place:
         newest = checkpoint.newest(self.context.checkpoints) if self.context.attempt > 1 else None

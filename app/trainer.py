@@ -13,6 +13,7 @@ Every rank runs the same calls in the same order; what `train_step` returns is t
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -63,10 +64,11 @@ class Trainer:
         sums = total([])
         for key in ("tokens/padding", "train/skipped_updates", "train/nonfinite_gradients"):
             sums.add_sum(key, 0)
-        updates = trainer_data.updates or [[]]
-        prox = [self._prox(packs) for packs in updates]
-        for packs, old in zip(updates, prox, strict=True):
-            self._update(packs, old, trainer_data, sums)
+        updates = [[self._on_device(pack) for pack in packs] for packs in trainer_data.updates or [[]]]
+        firsts = list(accumulate((len(packs) for packs in updates), initial=0))  # micro-batches count through a step
+        prox = [self._prox(packs, first) for packs, first in zip(updates, firsts, strict=False)]
+        for packs, old, first in zip(updates, prox, firsts, strict=False):
+            self._update(packs, old, trainer_data, sums, first)
         return self._reduced(sums)
 
     def learning_rate(self) -> float:
@@ -94,17 +96,16 @@ class Trainer:
         return full_parameters(self.policy, self.dtype)
 
     @torch.no_grad()
-    def _prox(self, packs: list[Pack]) -> list[Tensor | None]:
+    def _prox(self, packs: list[Pack], first: int) -> list[Tensor | None]:
         """Log-probabilities by the weights at the start of the step; None where the update's own pass gives them."""
         if not needs_prox_pass(self.config):
             return [None] * len(packs)
-        return [self._pass(self.policy, self._on_device(pack), i)[0] for i, pack in enumerate(packs)]
+        return [self._forward(self.policy, pack, i, "forward")[0] for i, pack in enumerate(packs, first)]
 
-    def _update(self, packs: list[Pack], prox: list[Tensor | None], data: TrainerData, sums: Sums) -> None:
+    def _update(self, packs: list[Pack], prox: list[Tensor | None], data: TrainerData, sums: Sums, first: int) -> None:
         """One optimiser update over its micro-batches."""
         rate = self.learning_rate()
         sums.add_mean("learning_rate", rate, 1)
-        packs = [self._on_device(pack) for pack in packs]
         with self.spans.measure("prepare_tensors"):
             denominators = self._denominators(packs, prox, data)
         if denominators.tokens == 0:
@@ -113,7 +114,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         for i, (pack, old) in enumerate(zip(packs, prox, strict=True)):
             self.policy.set_requires_gradient_sync(i == len(packs) - 1)
-            self._backward(pack, old, denominators, data, sums, i)
+            self._backward(pack, old, denominators, data, sums, first + i)
         self._optimize(rate, data, sums)
 
     def _backward(
@@ -126,7 +127,9 @@ class Trainer:
         number: int,
     ) -> None:
         """Forward, loss and backward of one micro-batch."""
-        logprobs, entropy, link = self._pass(self.policy, pack, number)
+        logprobs, scaled, link = self._forward(self.policy, pack, number, "forward")
+        with self._measure("compute_entropy", pack, number):
+            entropy = entropies(scaled, with_grad=self.config.entropy_coef > 0)
         reference = self._reference_logprobs(pack, number)
         with self._measure("loss_computation", pack, number):
             tokens = _tokens(pack, data, logprobs, logprobs.detach() if prox is None else prox)
@@ -162,27 +165,23 @@ class Trainer:
                 f"lower learning_rate or look at samples {data.sample_ids[:20]}"
             )
 
-    def _pass(self, policy: torch.nn.Module, pack: Pack, number: int) -> tuple[Tensor, Tensor, Tensor | float]:
-        """((N,) log-probabilities, (N,) entropies, link).
+    def _forward(
+        self, policy: torch.nn.Module, pack: Pack, number: int, kind: str
+    ) -> tuple[Tensor, Tensor, Tensor | float]:
+        """((N,) log-probabilities of the targets, (N, V) scaled logits, link).
 
         link is 0 and ties a dummy pack to the graph: every rank must take part in the backward pass.
         """
-        with self._measure("forward", pack, number):
+        with self._measure(kind, pack, number):
             logits = self._logits(policy, pack.token_ids, pack.position_ids, pack.sources)
             scaled = scaled_logits(logits[: pack.targets.numel()], self.config.temperature)
-            logprobs = target_logprobs(scaled, pack.targets)
-        with self._measure("compute_entropy", pack, number):
-            entropy = entropies(scaled, with_grad=self.config.entropy_coef > 0)
-        return logprobs, entropy, 0.0 if pack.targets.numel() else logits.sum() * 0.0
+            return target_logprobs(scaled, pack.targets), scaled, 0.0 if pack.targets.numel() else logits.sum() * 0.0
 
     @torch.no_grad()
     def _reference_logprobs(self, pack: Pack, number: int) -> Tensor | None:
         if self.reference is None:
             return None
-        with self._measure("compute_kl", pack, number):
-            logits = self._logits(self.reference, pack.token_ids, pack.position_ids, pack.sources)
-            scaled = scaled_logits(logits[: pack.targets.numel()], self.config.temperature)
-            return target_logprobs(scaled, pack.targets)
+        return self._forward(self.reference, pack, number, "compute_kl")[0]
 
     def _logits(self, policy: torch.nn.Module, token_ids: Tensor, position_ids: Tensor, sources: Tensor) -> Tensor:
         # No attention mask and no cache: anything else lets the packed samples see each other.

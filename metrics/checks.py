@@ -17,8 +17,8 @@ from metrics.population import Population
 from metrics.sample_metrics import scored
 from metrics.schema import BINS, Outcome
 
-ZERO_SUM = ("grpo", "dr_grpo", "rloo", "gspo", "dapo")
-"""Algorithms whose advantages add up to zero within a group."""
+PROBE_LIMIT, PROBE_LIMIT_LOW_PRECISION = 1e-3, 0.25
+"""Largest |Δ log p| between an engine and the trainer with the same weights: rounding. The run itself stops at it."""
 STALE = (
     "looks like stale weights in the engine, a temperature that one side does not apply, or a different chat template"
 )
@@ -101,7 +101,7 @@ def ledger_balance(facts: Facts) -> Check | None:
 @check
 def group_advantage_sum(facts: Facts) -> Check | None:
     """The advantages of a group add up to zero, for algorithms that subtract the group's own mean."""
-    if facts.config.get("algorithm") not in ZERO_SUM or facts.config.get("advantage_norm") == "batch":
+    if facts.config.get("advantage_norm") == "batch":
         return None
     groups = facts.samples.filter(scored()).group_by("group_id").agg(
         pl.col("advantage").sum().abs().alias("sum"), pl.col("advantage").abs().sum().alias("scale"),
@@ -170,7 +170,7 @@ def probe(facts: Facts) -> Check | None:
         "probe",
         facts,
         value,
-        0.25 if facts.is_low_precision else 1e-3,
+        PROBE_LIMIT_LOW_PRECISION if facts.is_low_precision else PROBE_LIMIT,
         f"probe/logprob_abs_max = {value:.4g}",
         "the engine does not have the weights that were pushed: a tensor that was not sent, the tied "
         "output head, or answers from the prefix cache",

@@ -29,7 +29,7 @@ def batch(config: Config, step: int, empty: bool, nonfinite: bool) -> Any:
     share = builder.take().shares[dist.get_rank()]
     if nonfinite:
         share["advantages"] = [float("inf")] * len(share["advantages"])
-    return read_share(pa.Table.from_pylist([share | {"epoch": 0}], schema=SHARE))
+    return read_share(pa.Table.from_pylist([share], schema=SHARE))
 
 
 def _group(group_id: int, rewards: list[float], step: int) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from app import engine
 from app.engine import Sampling
 from app.publish import PROBE_PROMPT_TOKENS, PROBE_TOLERANCE
+from app.run_dir import application_of
 from app.weights import STORE_NAME, WeightStore, buckets
 from tests.app.tiny import save_tiny_model, tiny_config
 from tests.e2e.forgetful import Forgetful
@@ -74,7 +75,7 @@ def rig(ray_cluster, serve_url, tmp_path_factory) -> Iterator[Rig]:
     rig = Rig(handle, store, model)
     rig.publish(0)
     yield rig
-    serve.delete(engine.application(RUN))
+    serve.delete(application_of(RUN))
     ray.kill(store)
 
 

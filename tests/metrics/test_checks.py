@@ -76,7 +76,7 @@ def test_low_precision_gets_wider_thresholds():
 def test_the_advantages_of_a_group_add_up_to_zero():
     assert result("group_advantage_sum", rows=with_advantages([0.75, -0.25, -0.25, -0.25])).ok
     assert not result("group_advantage_sum", rows=with_advantages([0.75, -0.25, -0.25, 0.0])).ok
-    config = GRPO | {"algorithm": "reinforce_pp"}
+    config = GRPO | {"algorithm": "reinforce_pp", "advantage_norm": "batch"}
     assert result("group_advantage_sum", rows=with_advantages([1.0, 1.0]), config=config) is None
 
 
