@@ -1,7 +1,7 @@
 """Checkpoints: model, optimiser, counters, random state and the place in the prompts; whole or not at all.
 
 checkpoints/step_000020/              written by all ranks (torch.distributed.checkpoint)
-checkpoints/step_000020/place.json    written last: a folder without it is not a checkpoint
+checkpoints/step_000020/place.json    the seal, written last: a folder without it is not a checkpoint
 """
 
 import json
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
@@ -34,18 +33,23 @@ def newest(folder: Path) -> Path | None:
     return max((file.parent for file in folder.glob(f"step_*/{PLACE}")), default=None)
 
 
-def save(folder: Path, trainer: Trainer, place: Place, keep_last: int) -> Path:
-    """Writes a checkpoint and removes older ones beyond `keep_last`. A collective."""
-    path = folder / f"step_{place.step:06d}"
+def write(folder: Path, trainer: Trainer, step: int) -> Path:
+    """Writes the weights and the optimiser's state after `step`. A collective. Not a checkpoint until it is sealed."""
+    path = folder / f"step_{step:06d}"
     model, optimizer = get_state_dict(trainer.policy, trainer.optimizer)
     dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=path)
-    if dist.get_rank() == 0:
-        _write_place(path / PLACE, trainer, place)
-        for old in sorted(file.parent for file in folder.glob(f"step_*/{PLACE}"))[:-keep_last]:
-            (old / PLACE).unlink()  # first, so that a half-removed folder is not taken for a checkpoint
-            shutil.rmtree(old)
-    dist.barrier()
     return path
+
+
+def seal(path: Path, trainer: Trainer, place: Place, keep_last: int) -> None:
+    """Makes what was written a checkpoint, and removes older ones beyond `keep_last`.
+
+    For one rank, after the step is logged: a resume would not make its numbers again.
+    """
+    _write_place(path / PLACE, trainer, place)
+    for old in sorted(file.parent for file in path.parent.glob(f"step_*/{PLACE}"))[:-keep_last]:
+        (old / PLACE).unlink()  # first, so that a half-removed folder is not taken for a checkpoint
+        shutil.rmtree(old)
 
 
 def restore(path: Path, trainer: Trainer) -> Place:

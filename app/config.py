@@ -110,18 +110,14 @@ class EnvironmentConfig(Section):
     @classmethod
     def _name_is_importable(cls, name: str) -> str:
         if not ENVIRONMENT_NAME.fullmatch(name):
-            raise ValueError(
-                "wanted the name of a file in environments/ (without .py) or 'package.module:Class'"
-            )
+            raise ValueError("wanted the name of a file in environments/ (without .py) or 'package.module:Class'")
         return name
 
     @field_validator("label")
     @classmethod
     def _label_is_one_key_part(cls, label: str) -> str:
         if not 1 <= len(label) <= 100 or "/" in label or not label.isprintable():
-            raise ValueError(
-                "wanted 1 to 100 printable characters without '/': it becomes one part of a metric key"
-            )
+            raise ValueError("wanted 1 to 100 printable characters without '/': it becomes one part of a metric key")
         if label in RESERVED_LABELS:
             raise ValueError("this is a section of built-in metrics; set another label")
         return label

@@ -4,6 +4,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -39,8 +40,9 @@ def run(config: Config, context: RunContext) -> None:
         values |= worker.publish(batch.step)
         worker.step_done(batch)
         worker.evaluate(batch.step)
-        worker.save(batch)
+        written = worker.write_checkpoint(batch)
         worker.log(batch, values)
+        worker.seal(written, batch)
     worker.close()
 
 
@@ -111,12 +113,20 @@ class Worker:
                 answer(self.gate.mark_progress.remote(), CONTROL_TIMEOUT_S, "the admission actor")
             dist.barrier(group=self.cpu_group)
 
-    def save(self, batch: TrainerData) -> None:
+    def write_checkpoint(self, batch: TrainerData) -> Path | None:
+        """The bulk of a checkpoint, charged to its step; None where none is due."""
         every = self.config.checkpoint_every
-        if every and (batch.step % every == 0 or batch.step == self.config.steps):
-            with self.spans.measure("checkpoint"):
-                place = Place(batch.step, self.cursor)
-                checkpoint.save(self.context.checkpoints, self.trainer, place, self.config.keep_last)
+        if not every or not (batch.step % every == 0 or batch.step == self.config.steps):
+            return None
+        with self.spans.measure("checkpoint"):
+            return checkpoint.write(self.context.checkpoints, self.trainer, batch.step)
+
+    def seal(self, written: Path | None, batch: TrainerData) -> None:
+        """A checkpoint counts once the numbers of its step are stored: a resume would not make them again."""
+        if written is None or self.rank != 0:
+            return
+        self.close()
+        checkpoint.seal(written, self.trainer, Place(batch.step, self.cursor), self.config.keep_last)
 
     def log(self, batch: TrainerData, values: dict[str, float]) -> None:
         """Closes the step and sends it. The message before must have been stored by now: the wait is bounded."""

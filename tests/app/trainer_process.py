@@ -53,13 +53,20 @@ def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, float]]:
         if step == restart:
             trainer = restarted(config, folder / "model", trainer, step)
     if save:
-        checkpoint.save(folder, trainer, Place(STEPS), keep_last=1)
+        save_checkpoint(folder, trainer, STEPS)
     return values
+
+
+def save_checkpoint(folder: Path, trainer: Trainer, step: int) -> None:
+    path = checkpoint.write(folder, trainer, step)
+    if dist.get_rank() == 0:
+        checkpoint.seal(path, trainer, Place(step), keep_last=1)
+    dist.barrier()
 
 
 def restarted(config: Config, model: Path, trainer: Trainer, step: int) -> Trainer:
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.save(Path(folder), trainer, Place(step), keep_last=1)
+        save_checkpoint(Path(folder), trainer, step)
         fresh = Trainer(config, str(model), torch.device("cpu"))
         checkpoint.restore(checkpoint.newest(Path(folder)), fresh)
         return fresh
