@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 STOP_GRACE_S = 30  # what a driver has, after SIGTERM, to take down its engines and close its metrics
+LOG_LIMIT_S = 15.0
 NEVER_STARTED_S = 60.0
 DRIVER = "app.train"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -159,7 +160,7 @@ class Run:
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"run {self.id!r} is still {status.sentence()} after {timeout_s} s")
             time.sleep(POLL_S)
-        self._keep_log(self.record(), self.jobs._jobs_of_ray())
+        self._await_log()
         return status
 
     def stop(self, timeout_s: float = STOP_GRACE_S + 30, *, cleanup: bool = True) -> Status:
@@ -340,6 +341,17 @@ class Run:
             if file.is_file() and not file.is_symlink():
                 return file.read_text(encoding="utf-8", errors="replace")
         return None
+
+    def _await_log(self) -> None:
+        """A driver writes its end a moment before it is gone; its log is whole when Ray calls the job ended."""
+        end = time.monotonic() + LOG_LIMIT_S
+        while time.monotonic() < end:
+            known = self.jobs._jobs_of_ray()
+            job = self._job(self.record(), known)
+            if job is None or job.status.is_terminal():
+                self._keep_log(self.record(), known)
+                return
+            time.sleep(POLL_S)
 
     def _keep_log(self, record: Record, known: Mapping[str, Any] | None) -> None:
         """Copy the driver's output beside the run, because Ray forgets it with the cluster."""

@@ -35,8 +35,7 @@ class Interrupted(BaseException):
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         config = configs.load(options.config, options.overrides)
         local_ray.check_port(options.port, f"end the program that has it, or choose another: --port {options.port + 1}")
@@ -47,6 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Interrupted:
         say("interrupted; everything that was started has been stopped")
         return INTERRUPTED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def launch(config: Config, port: int) -> int:

@@ -1,22 +1,18 @@
 """Shared by all tests: their order, and one Ray cluster for those that need the real stack."""
 
 import os
-
-# Before anything imports Ray, transformers or Gradio: they read these once.
-os.environ.update(
-    HF_HUB_OFFLINE="1",
-    GRADIO_ANALYTICS_ENABLED="False",
-    WANDB_MODE="offline",
-    TOKENIZERS_PARALLELISM="false",
-)
-os.environ.pop("RAY_ADDRESS", None)
-
 from collections.abc import Iterator
 
 import pytest
 
 from app import local_ray
 from app.local_ray import LocalRay
+
+# Before anything imports Ray, transformers or Gradio, which read these once. A process that was once connected with
+# Ray's token authentication keeps asking for tokens, and a cluster without them never gets through to it.
+os.environ.update(local_ray.ENVIRONMENT | {"HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False"})
+os.environ["WANDB_MODE"] = "offline"
+os.environ.pop("RAY_ADDRESS", None)
 
 # Deprecations inside other people's packages are theirs; everything else that warns fails a test.
 THIRD_PARTY = "accelerate|fastapi|gradio|gradio_client|httpx|pydantic|ray|starlette|torch|transformers|vllm|wandb"
@@ -45,7 +41,6 @@ def ray_cluster() -> Iterator[LocalRay]:
     """A Ray cluster of this test run only, with a dashboard for Ray Jobs; this process is connected to it."""
     import ray
 
-    os.environ.update(local_ray.ENVIRONMENT)
     with local_ray.local_ray(num_cpus=2) as cluster:
         os.environ["RAY_ADDRESS"] = cluster.address
         ray.init(address=cluster.address, log_to_driver=False)

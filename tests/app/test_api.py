@@ -113,7 +113,7 @@ def test_the_api_describes_itself(offline):
 @pytest.mark.stack
 def test_a_run_over_http_from_start_to_resume(ray_cluster, tmp_path, configs):
     http = client(Jobs(address=ray_cluster.dashboard_url, root=tmp_path / "runs", driver=DRIVER), configs)
-    started = http.post("/api/runs", json={"config": "small.yaml", "overrides": ["name=works"]})
+    started = http.post("/api/runs", json={"config": "small.yaml", "overrides": ["name=works", "checkpoint_every=1"]})
     assert started.status_code == 201
     run_id = started.json()["id"]
     assert http.post(f"/api/runs/{run_id}/resume").status_code == 409

@@ -24,7 +24,7 @@ def plan(name: str) -> dict:
         "model": "embedded",
         "steps": 3,
         "environments": [{"name": "sums", "reward_min": 0.0, "reward_max": 1.0}],
-        "use_ppo_clip": False,
+        "checkpoint_every": 1,
     }
 
 
@@ -101,6 +101,14 @@ def test_a_driver_that_wrote_no_end_is_failed_with_its_reason(jobs, behaviour, r
     assert run.wait(60) == "failed"
     assert reason in run.status().reason
     assert run.record()["ended_at"] > run.record()["started_at"]
+
+
+@pytest.mark.stack
+def test_a_run_that_writes_no_checkpoints_is_not_resumed(jobs):
+    run = jobs.submit(plan("finishes"), ["checkpoint_every=0"])
+    assert run.wait(60) == "finished"
+    with pytest.raises(RunError, match=r"no checkpoint to go on from \(checkpoint_every is 0\); start it again"):
+        jobs.resume(run)
 
 
 @pytest.mark.stack

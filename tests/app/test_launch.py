@@ -1,3 +1,4 @@
+import signal
 import socket
 
 import pytest
@@ -106,7 +107,9 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(conf
 
 
 def test_a_bad_configuration_is_said_before_anything_is_started(config, capsys):
+    before = signal.getsignal(signal.SIGINT)
     assert launch.main([config, "stepps=4"]) == 2
+    assert signal.getsignal(signal.SIGINT) is before
     assert "did you mean 'steps'" in capsys.readouterr().err
 
 
