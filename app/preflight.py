@@ -3,14 +3,15 @@
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.config import Config
+from app.config import Config, EnvironmentConfig
 from app.model_cache import BadPolicy
 from app.policy import prepare, render
 from app.policy import tokenizer as load_tokenizer
+from environments.base import Sample, Split
 from environments.checks import BadEnvironment
 from environments.loader import load as load_environment
 
@@ -25,19 +26,29 @@ class Refused(ValueError):
 def check_environments(config: Config) -> None:
     """Every environment can be built and has prompts; evals have held-out ones; the backend can be imported."""
     for entry in config.environments:
-        try:
-            environment = load_environment(entry.name, entry.kwargs)
-            train = environment.samples("train")
-            held_out = environment.samples("eval") if config.eval.every else [None]
-        except BadEnvironment as error:
-            raise Refused(str(error)) from error
-        if not len(train):
+        if not samples_of(entry, "train"):
             raise Refused(f"environment {entry.label!r} has no training samples with kwargs {entry.kwargs}")
-        if not len(held_out):
+        if config.eval.every and not samples_of(entry, "eval"):
             raise Refused(
                 f"environment {entry.label!r} has no eval samples; set eval.every: 0 or give it a held-out split"
             )
     _check_backend(config.backend)
+
+
+def samples_of(entry: EnvironmentConfig, split: Split) -> Sequence[Sample]:
+    """The samples of a split. What a user's code does wrong, even `sys.exit()`, is a refusal that names it."""
+    who = f"environment {entry.label!r}"
+    try:
+        found = load_environment(entry.name, entry.kwargs).samples(split)
+    except BadEnvironment as error:
+        raise Refused(str(error)) from error
+    except (Exception, SystemExit) as error:
+        raise Refused(
+            f"{who} with kwargs {entry.kwargs}: samples({split!r}) raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, Sequence) or not all(isinstance(sample, Sample) for sample in found):
+        raise Refused(f"{who}: samples({split!r}) must return a list of Sample, got {type(found).__name__}")
+    return found
 
 
 def _check_backend(name: str) -> None:
@@ -54,7 +65,7 @@ def policy_of(config: Config) -> Path | str:
     """The folder (or hub name) of the policy, built first where the config names one of ours."""
     try:
         return prepare(config.model, list(config.environments), config.seed)
-    except BadPolicy as error:
+    except (BadPolicy, NotImplementedError) as error:  # the latter: an environment without worked examples
         raise Refused(str(error)) from error
 
 
@@ -62,7 +73,7 @@ def check_prompts(config: Config, model: Path | str) -> str:
     """The first prompts of each environment fit; returns the tokenizer's end token, "" where it has none."""
     tokenizer = load_tokenizer(model)
     for entry in config.environments:
-        for sample in load_environment(entry.name, entry.kwargs).samples("train")[:CHECKED_PROMPTS]:
+        for sample in samples_of(entry, "train")[:CHECKED_PROMPTS]:
             try:
                 length = len(render(tokenizer, sample.prompt))
             except BadPolicy as error:

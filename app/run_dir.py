@@ -285,7 +285,9 @@ def create(
             (run.path / folder).mkdir()
         write_atomically(run.config_path, config_yaml)
         run._replace(cast(dict[str, Any], record))
-    except FileExistsError:
+    except FileExistsError as error:
+        if not root.is_dir():
+            raise _unwritable(root, error) from error
         raise RunError(f"{run.path} exists already; nothing was changed, start the run again") from None
     except OSError as error:
         raise _unwritable(root, error) from error

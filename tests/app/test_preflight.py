@@ -1,6 +1,7 @@
 """What is refused before anything expensive starts."""
 
 import json
+import sys
 
 import pytest
 
@@ -92,3 +93,43 @@ def test_the_reason_of_a_failure_is_its_innermost_error():
     text = "Training failed:\n[Rank 0]:\nTraceback\n  File x\nValueError: too long\nsome more\n"
     assert preflight.reason_of(RuntimeError(text)) == "ValueError: too long"
     assert preflight.reason_of(KeyError()) == "KeyError: no message"
+
+
+def bad_samples(kind: str):
+    """An environment of a user's own whose samples are wrong in one way."""
+    from environments.base import SingleTurnEnvironment
+
+    class Bad(SingleTurnEnvironment):
+        def samples(self, split):
+            if kind == "exits":
+                raise SystemExit(4)
+            if kind == "raises":
+                raise ValueError("no data here")
+            return {"none": None, "texts": ["1+1="], "generator": (s for s in ())}[kind]
+
+        def compute_reward(self, completion, sample, eos_token=""):
+            return 0.0
+
+    return Bad
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("exits", r"samples\('train'\) raised SystemExit: 4"),
+        ("raises", r"samples\('train'\) raised ValueError: no data here"),
+        ("none", "must return a list of Sample, got NoneType"),
+        ("texts", "must return a list of Sample, got list"),
+        ("generator", "must return a list of Sample, got generator"),
+    ],
+)
+def test_samples_that_are_wrong_are_refused_by_the_name_of_their_environment(monkeypatch, kind, said):
+    monkeypatch.setattr(sys.modules[__name__], "Mine", bad_samples(kind), raising=False)
+    config = tiny_config(environments=[{"name": f"{__name__}:Mine", "label": "mine"}])
+    with pytest.raises(Refused, match=f"environment 'mine'.*{said}"):
+        preflight.check_environments(config)
+
+
+def test_the_embedded_policy_needs_worked_examples():
+    with pytest.raises(Refused, match="has no worked_examples"):
+        preflight.policy_of(tiny_config(model="embedded", environments=[{"name": "reverse_text"}]))
