@@ -12,13 +12,15 @@ import pyarrow as pa
 
 from app.advantage import advantages, tied, usable
 from app.config import Config
+from app.conversation import NO_VERSION
 from app.packing import minibatches, pack, share
 from metrics.schema import SAMPLES, samples_table
 
 GROUP_RELATIVE_MINIMUM = 2
 
 # One rank's share of a step, flat: `update_packs` cuts the packs into optimiser updates, `pack_sequences` the sequences
-# into packs, `sequence_tokens` the tokens into sequences. Prompt and completion ids follow each other in `token_ids`.
+# into packs, `sequence_tokens` the tokens into sequences. Prompt and completion ids follow each other in `token_ids`;
+# `trained` is False for the prompt and for what an environment said.
 SHARE = pa.schema(
     [
         ("step", pa.int64()),
@@ -27,6 +29,7 @@ SHARE = pa.schema(
         ("sequence_tokens", pa.list_(pa.int32())),
         ("sample_ids", pa.list_(pa.int64())),
         ("advantages", pa.list_(pa.float64())),
+        ("temperatures", pa.list_(pa.float64())),  # at which each sequence was sampled
         ("token_ids", pa.list_(pa.int32())),
         ("trained", pa.list_(pa.bool_())),
         ("rollout_logprobs", pa.list_(pa.float32())),
@@ -94,6 +97,7 @@ class BatchBuilder:
         )
         for sample, value in zip(trained, values, strict=True):
             sample["advantage"] = value
+            sample["temperature"] = self.config.temperature_of(sample["env"])
         everything = [s for samples in (*self.kept, *self.discarded) for s in samples]
         batch = Batch(self.step, _rows(everything, self.step), self._shares(trained, everything))
         self.step += 1
@@ -128,8 +132,9 @@ class BatchBuilder:
         return "trained", None
 
     def _age(self, sample: dict[str, Any]) -> int | None:
-        """Off-policy steps: the version being trained minus the oldest of the sample's tokens."""
-        return self.step - 1 - min(sample["versions"]) if sample["versions"] else None
+        """Off-policy steps: the version being trained minus the oldest of the tokens that the policy sampled."""
+        versions = [version for version in sample["versions"] if version != NO_VERSION]
+        return self.step - 1 - min(versions) if versions else None
 
     def _shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
         groups = sorted({s["group_id"] for s in everything})
@@ -160,11 +165,18 @@ def _flat(updates: list[list[list[dict[str, Any]]]]) -> dict[str, Any]:
         "sequence_tokens": [len(s["prompt_ids"]) + len(s["token_ids"]) for s in sequences],
         "sample_ids": [s["sample_id"] for s in sequences],
         "advantages": [s["advantage"] for s in sequences],
+        "temperatures": [s["temperature"] for s in sequences],
         "token_ids": [t for s in sequences for t in (*s["prompt_ids"], *s["token_ids"])],
-        "trained": [t for s in sequences for t in _per_token(s, False, [True] * len(s["token_ids"]))],
+        "trained": [t for s in sequences for t in _per_token(s, False, sampled(s))],
         "rollout_logprobs": [t for s in sequences for t in _per_token(s, 0.0, s["rollout_logprobs"])],
         "versions": [t for s in sequences for t in _per_token(s, -1, s["versions"])],
     }
+
+
+def sampled(sample: dict[str, Any]) -> list[bool]:
+    """Per token after the prompt: whether the policy sampled it. Made when the tokens were made."""
+    mask = sample.get("sampled")
+    return [True] * len(sample["token_ids"]) if mask is None else mask
 
 
 def _per_token(sample: dict[str, Any], prompt_value: Any, completion_values: Sequence[Any]) -> list[Any]:
@@ -182,16 +194,14 @@ def _rows(samples: list[dict[str, Any]], step: int) -> pa.Table:
 
 def metrics_row(sample: dict[str, Any], step: int) -> dict[str, Any]:
     """A scored stream sample as a row of `metrics.schema.SAMPLES`."""
-    prompt_tokens, completion_tokens = len(sample["prompt_ids"]), len(sample["token_ids"])
+    mask = sampled(sample)
     return {
         **{name: sample.get(name) for name in SAMPLES.names},
         "step": step,
         "prompt": sample["prompt_text"],
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "num_turns": 1,
-        "truncated_turns": int(sample["finish"] == "length"),
+        "prompt_tokens": len(sample["prompt_ids"]),
+        "completion_tokens": sum(mask),
+        "total_tokens": len(sample["prompt_ids"]) + len(mask),
         "stop_reason": sample["finish"],
-        "trained_mask": [sample.get("outcome") == "trained"] * completion_tokens,
+        "trained_mask": [mine and sample.get("outcome") == "trained" for mine in mask],
     }

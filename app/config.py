@@ -40,6 +40,7 @@ Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 CountOrZero = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 NAME_RULE = (
@@ -88,14 +89,28 @@ class EnvironmentConfig(Section):
     """The environment's name in metrics; by default its name. Tells two entries of one environment apart."""
     weight: Positive = 1.0
     """Share of the prompts, relative to the other entries."""
+    curriculum: list[list[float]] | None = None
+    """[[step, weight], ...] in place of weight, linear in between; a step here is a batch of prompts drawn."""
+    temperature: Positive | None = None
+    """Sampling temperature of this environment, in the engine and in the trainer; null takes the run's."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Nucleus sampling of this environment; null takes the run's."""
+    max_tokens: Count | None = None
+    """Longest completion of this environment, at most the run's max_tokens; null takes that."""
+    max_turn_tokens: Count | None = None
+    """Longest turn of the policy in a conversation, in tokens; null is what is left of max_tokens."""
     reward_min: float | None = None
     """Lowest reward this environment can give; sets chart ranges only."""
     reward_max: float | None = None
     """Highest reward this environment can give; sets chart ranges only."""
     kwargs: dict[str, JsonValue] = {}
     """Arguments of the environment's constructor."""
-    reward_timeout_s: Positive = 10.0
+    reward_timeout_s: Seconds = 10.0
     """Longest time of one reward, in seconds; then the sample is an error and the process is replaced."""
+    turn_timeout_s: Seconds = 30.0
+    """Longest time of one answer in a conversation, with its tool calls; then the same happens."""
+    processes: Annotated[int, Field(ge=1, le=256)] = 1
+    """Processes that run this environment's code side by side."""
 
     @model_validator(mode="before")
     @classmethod
@@ -121,6 +136,18 @@ class EnvironmentConfig(Section):
         if label in RESERVED_LABELS:
             raise ValueError("this is a section of built-in metrics; set another label")
         return label
+
+    @field_validator("curriculum")
+    @classmethod
+    def _curriculum_is_a_curve(cls, curriculum: list[list[float]] | None) -> list[list[float]] | None:
+        if curriculum is None:
+            return None
+        steps = [point[0] for point in curriculum if len(point) == 2]
+        if not steps or len(steps) < len(curriculum) or steps[0] != 0 or steps != sorted(set(steps)):
+            raise ValueError("wanted [[0, weight], [step, weight], ...] with rising steps")
+        if any(weight < 0 for _, weight in curriculum):
+            raise ValueError("wanted weights of at least 0")
+        return curriculum
 
     @field_validator("kwargs")
     @classmethod
@@ -194,7 +221,7 @@ class Config(Section):
     max_prompt_tokens: Count = 256
     """Longest prompt, in tokens; longer ones are errors with a reason."""
     max_tokens: Count = 256
-    """Longest completion, in tokens; longer ones are cut and marked."""
+    """Longest completion in tokens, all turns and the environment's words together; longer ones are cut and marked."""
     temperature: Positive = 1.0
     """Sampling temperature; logits are divided by it in the engine and in the trainer."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -314,6 +341,11 @@ class Config(Section):
     def max_sample_tokens(self) -> int:
         """Longest sample, prompt and completion."""
         return self.max_prompt_tokens + self.max_tokens
+
+    def temperature_of(self, label: str) -> float:
+        """Sampling temperature of the environment with this label."""
+        entry = next(entry for entry in self.environments if entry.label == label)
+        return self.temperature if entry.temperature is None else entry.temperature
 
     @property
     def total_updates(self) -> int:

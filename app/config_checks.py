@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from app.config_errors import Problem
+from app.prompts import weight_at
 
 if TYPE_CHECKING:
     from app.config import Config
@@ -87,12 +88,14 @@ def _support(config: "Config") -> Iterator[Problem]:
         "kl_reference: rollout": config.kl_penalty_tau > 0 and config.kl_reference == "rollout",
     }
     used = [setting for setting, is_used in uses.items() if is_used]
-    if config.top_p < 1 and used:
-        yield Problem(
-            "top_p",
-            f"got {config.top_p:g} together with {' and '.join(used)}: the engine's and the trainer's "
-            "probabilities would be over different tokens; set top_p: 1.0 or switch the other off",
-        )
+    own = {f"environments.{i}.top_p": entry.top_p for i, entry in enumerate(config.environments)}
+    for key, top_p in ({"top_p": config.top_p} | own).items():
+        if top_p is not None and top_p < 1 and used:
+            yield Problem(
+                key,
+                f"got {top_p:g} together with {' and '.join(used)}: the engine's and the trainer's "
+                "probabilities would be over different tokens; set top_p: 1.0 or switch the other off",
+            )
 
 
 def _bounds(config: "Config") -> Iterator[Problem]:
@@ -151,3 +154,17 @@ def _environments(config: "Config") -> Iterator[Problem]:
                 f"'{label}' is also the label of environments.{first[label]}; give each entry its own label",
             )
         first.setdefault(label, i)
+        if environment.max_tokens is not None and environment.max_tokens > config.max_tokens:
+            yield Problem(
+                f"environments.{i}.max_tokens",
+                f"got {environment.max_tokens}, wanted at most the run's max_tokens = {config.max_tokens}; raise that",
+            )
+    yield from _curricula(config)
+
+
+def _curricula(config: "Config") -> Iterator[Problem]:
+    """At every step some environment is drawn: weights are linear between their points, so the points tell."""
+    points = sorted({step for entry in config.environments for step, _ in entry.curriculum or ()})
+    for step in points:
+        if sum(weight_at(entry, step) for entry in config.environments) <= 0:
+            yield Problem("environments", f"all weights are 0 at step {step:g}; give one of them a weight there")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.model_cache import BadPolicy
+from environments.base import WorkedExample
 from environments.loader import load
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def make_model(tokenizer: Any) -> Any:
     return LlamaForCausalLM(config)
 
 
-def worked_examples(environments: Chosen, seed: int) -> Iterator[tuple[str, str]]:
+def worked_examples(environments: Chosen, seed: int) -> Iterator[WorkedExample]:
     """The environments' examples, in turn."""
     streams = [load(*chosen).worked_examples(seed) for chosen in environments]
     while True:
@@ -122,7 +123,7 @@ def worked_examples(environments: Chosen, seed: int) -> Iterator[tuple[str, str]
             yield next(stream)
 
 
-def warm_up(model: Any, tokenizer: Any, examples: Iterator[tuple[str, str]]) -> None:
+def warm_up(model: Any, tokenizer: Any, examples: Iterator[WorkedExample]) -> None:
     """A few steps of supervised learning: momentum with orthogonal updates for matrices, Adam for the rest."""
     import torch
 
@@ -157,7 +158,7 @@ def _rate(step: int) -> float:
     return rising * min(1.0, falling)
 
 
-def _loss(model: Any, tokenizer: Any, examples: Sequence[tuple[str, str]]) -> Any:
+def _loss(model: Any, tokenizer: Any, examples: Sequence[WorkedExample]) -> Any:
     """Mean cross-entropy of the completions' tokens, the end token included."""
     import torch
 
@@ -169,14 +170,18 @@ def _loss(model: Any, tokenizer: Any, examples: Sequence[tuple[str, str]]) -> An
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
 
 
-def _ids(tokenizer: Any, prompt: str, completion: str) -> tuple[list[int], list[int]]:
-    """Ids of a worked example, and its labels."""
-    asked = tokenizer.encode(prompt, split_special_tokens=True)
-    told = tokenizer.encode(completion, split_special_tokens=True, add_special_tokens=False)
-    if tokenizer.unk_token_id in asked + told or len(asked) + len(told) >= tokenizer.model_max_length:
+def _ids(tokenizer: Any, prompt: str, completion: str | Sequence[str]) -> tuple[list[int], list[int]]:
+    """Ids of a worked example, and its labels. Of a conversation, what the environment says is not learnt either."""
+    ids = tokenizer.encode(prompt, split_special_tokens=True)
+    labels = [IGNORED] * len(ids)
+    for number, text in enumerate([completion] if isinstance(completion, str) else completion):
+        told = tokenizer.encode(text, split_special_tokens=True, add_special_tokens=False)
+        is_policys = number % 2 == 0
+        told += [tokenizer.eos_token_id] if is_policys else []
+        ids, labels = ids + told, labels + (told if is_policys else [IGNORED] * len(told))
+    if tokenizer.unk_token_id in ids or len(ids) > tokenizer.model_max_length:
         raise BadPolicy(
             f"the embedded policy cannot learn the worked example {prompt!r} -> {completion!r}: it knows printable "
             f"ASCII only and fewer than {tokenizer.model_max_length} characters; change the example or the model"
         )
-    told.append(tokenizer.eos_token_id)
-    return asked + told, [IGNORED] * len(asked) + told
+    return ids, labels

@@ -7,9 +7,8 @@ import ray
 
 from app.batch import metrics_row
 from app.config import Config
-from app.engine import Sampling
-from app.rollout import Sampler
 from app.run_context import RunContext
+from app.sampler import Sampler, samplings
 from app.stream import group_row, reward_workers, score
 from environments.loader import load
 from metrics.schema import samples_table
@@ -23,16 +22,10 @@ class Evaluator:
     """Evaluates on request. An actor, so that the trainer neither loads a tokenizer nor runs environments."""
 
     def __init__(self, config: Config, context: RunContext) -> None:
-        sampling = Sampling(
-            n=config.eval.completions,
-            max_tokens=config.max_tokens,
-            temperature=config.eval.temperature,
-            top_p=config.top_p,
-            stop_token_ids=(),
-        )
         self.config = config
         self.context = context
-        self.sampler = Sampler(context.run_id, context.model, sampling, config.max_prompt_tokens)
+        drawing = samplings(config, config.eval.completions, config.eval.temperature)
+        self.sampler = Sampler(context.run_id, context.model, config.environments, drawing, config.max_prompt_tokens)
         self.workers = reward_workers(config.environments, context.eos_token)
         self.groups = _held_out(config)
 

@@ -18,10 +18,10 @@ def token_logprobs(
     return target_logprobs(scaled, targets), entropies(scaled, with_grad=entropy_grad)
 
 
-def scaled_logits(logits: Tensor, temperature: float) -> Tensor:
-    """Logits / temperature in float32 (float64 stays)."""
+def scaled_logits(logits: Tensor, temperature: float | Tensor) -> Tensor:
+    """(T, V) logits / temperature in float32 (float64 stays). A temperature for each row is a (T, 1) tensor."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return wide if temperature == 1 else wide / temperature
+    return wide if isinstance(temperature, float | int) and temperature == 1 else wide / temperature
 
 
 def target_logprobs(scaled: Tensor, targets: Tensor) -> Tensor:

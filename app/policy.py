@@ -15,8 +15,6 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 """What is fetched from the hub: no pickles and no code."""
 
-Prompt = str | list[dict[str, str]]
-
 
 class EnvironmentChoice(Protocol):
     """What the embedded policy must know of an environment; an entry of the config has it."""
@@ -97,74 +95,3 @@ def end_token_ids(tokenizer: Any, path: str | Path) -> tuple[int, ...]:
         listed = GenerationConfig.from_pretrained(path).eos_token_id
         ends |= set(listed if isinstance(listed, list) else [listed])
     return tuple(sorted(ends - {None}))
-
-
-def render(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """The ids of a prompt. Text of the prompt never becomes a control token, which could forge a turn.
-
-    With a chat template, a text is one user message. Without one, it is the text after whatever the tokenizer
-    begins a text with.
-    """
-    if tokenizer.chat_template is None:
-        return _plain_ids(tokenizer, prompt)
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    harmless = [message | {"content": "x"} for message in messages]
-    wanted = _num_control(tokenizer, _template_ids(tokenizer, harmless))
-    ids = _template_ids(tokenizer, messages)
-    if _num_control(tokenizer, ids) != wanted:
-        ids = _piecewise_ids(tokenizer, messages)
-    if _num_control(tokenizer, ids) != wanted:
-        raise BadPolicy(f"prompt {_short(messages)} holds text that this tokenizer can only read as control tokens")
-    return ids
-
-
-def _plain_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
-    if not isinstance(prompt, str):
-        raise BadPolicy(
-            f"prompt {_short(prompt)} is a list of messages, but the model has no chat template; "
-            "use an environment with text prompts, or a model with a chat template"
-        )
-    ids = tokenizer.encode(prompt, split_special_tokens=True)
-    if _num_control(tokenizer, ids) != _num_control(tokenizer, tokenizer.encode("")):
-        raise BadPolicy(f"prompt {_short(prompt)} holds text that this tokenizer can only read as control tokens")
-    return ids
-
-
-def _template_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    return tokenizer.encode(_template_text(tokenizer, messages), add_special_tokens=False)
-
-
-def _template_text(tokenizer: Any, messages: list[dict[str, str]]) -> str:
-    from jinja2 import TemplateError
-
-    try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    except TemplateError as error:
-        raise BadPolicy(f"prompt {_short(messages)} does not fit the model's chat template: {error}") from error
-
-
-def _piecewise_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
-    """Encode the template's own text and the messages' texts apart, so that only the former has control tokens."""
-    marks = [f"\ue000{index}\ue001" for index in range(len(messages))]
-    text = _template_text(
-        tokenizer, [message | {"content": mark} for message, mark in zip(messages, marks, strict=True)]
-    )
-    ids: list[int] = []
-    for message, mark in zip(messages, marks, strict=True):
-        before, found, text = text.partition(mark)
-        if not found or mark in text:
-            raise BadPolicy(f"prompt {_short(messages)}: the chat template drops, moves or repeats a message")
-        ids += tokenizer.encode(before, add_special_tokens=False)
-        ids += tokenizer.encode(message["content"], add_special_tokens=False, split_special_tokens=True)
-    return ids + tokenizer.encode(text, add_special_tokens=False)
-
-
-def _num_control(tokenizer: Any, ids: Sequence[int]) -> int:
-    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    control = (special | set(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
-    return sum(number in control for number in ids)
-
-
-def _short(prompt: Prompt) -> str:
-    text = repr(prompt)
-    return text if len(text) <= 120 else text[:119] + "…"

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.chat import continuation, render
 from app.config import Config, EnvironmentConfig
 from app.model_cache import BadPolicy
-from app.policy import prepare, render
+from app.policy import prepare
 from app.policy import tokenizer as load_tokenizer
 from environments.base import Sample, Split
 from environments.checks import BadEnvironment
 from environments.loader import load as load_environment
+from environments.multi_turn import MultiTurnEnvironment
 
 CHECKED_PROMPTS = 200
 BLOCK_TOKENS = 128  # vLLM on CPU gives memory to sequences in blocks of at most so many tokens
@@ -83,7 +85,21 @@ def check_prompts(config: Config, model: Path | str) -> str:
                     f"environment {entry.label!r}: a prompt has {length} tokens, max_prompt_tokens is "
                     f"{config.max_prompt_tokens}; raise it (and seq_len, where set): {sample.prompt!r:.200}"
                 )
+        _check_replies(entry, tokenizer)
     return tokenizer.eos_token or ""
+
+
+def _check_replies(entry: EnvironmentConfig, tokenizer: Any) -> None:
+    """The model's chat template knows the roles in which a multi-turn environment answers."""
+    environment = load_environment(entry.name, entry.kwargs)
+    for role in environment.reply_roles if isinstance(environment, MultiTurnEnvironment) else ():
+        try:
+            continuation(tokenizer, [{"role": role, "content": "x"}], (), is_closed=True)
+        except BadPolicy as error:
+            raise Refused(
+                f"environment {entry.label!r} answers as {role!r}: {error}; set its reply_roles to what the "
+                "model knows, like ('user',)"
+            ) from error
 
 
 def use_gpu(config: Config, resources: Mapping[str, float]) -> bool:

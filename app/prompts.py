@@ -3,12 +3,14 @@
 Environments are drawn by weight; within one, prompts are drawn without replacement, in a new order each epoch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 BLOCK = 4096
+Weights = Callable[[int], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -20,17 +22,40 @@ class Place:
     epoch: int
 
 
+class Weighted(Protocol):
+    """What is drawn by weight; an environment's entry in the config has it."""
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def curriculum(self) -> list[list[float]] | None: ...
+
+
+def weight_at(entry: Weighted, batch: float) -> float:
+    """The weight when so many batches of prompts have been drawn: linear between the points of a curriculum."""
+    if entry.curriculum is None:
+        return entry.weight
+    return float(np.interp(batch, *np.transpose(entry.curriculum)))
+
+
 class PromptOrder:
     """`at(group)` for any group; what has been computed is kept, block by block.
 
-    sizes: number of prompts of each environment. weights: positive, need not add up to one.
+    sizes: number of prompts of each environment. weights: of each, positive; or a function that gives them by the
+    number of batches drawn, some of them 0, and `groups_per_batch`. They need not add up to one. Batches drawn, not
+    steps done: so the order is the same whenever a group is admitted, and after a resume.
     """
 
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int) -> None:
-        if len(sizes) != len(weights) or not sizes or min(sizes) < 1 or min(weights) <= 0:
-            raise ValueError(f"every environment needs prompts and a weight over 0, got {sizes} and {weights}")
+    def __init__(
+        self, sizes: Sequence[int], weights: Sequence[float] | Weights, seed: int, groups_per_batch: int = 1
+    ) -> None:
+        first = weights(0) if callable(weights) else weights
+        if len(sizes) != len(first) or not sizes or min(sizes) < 1 or (not callable(weights) and min(first) <= 0):
+            raise ValueError(f"every environment needs prompts and a weight over 0, got {sizes} and {first}")
         self.sizes = list(sizes)
-        self.shares = np.asarray(weights, dtype=float) / float(np.sum(weights))
+        self.weights: Weights = weights if callable(weights) else lambda batch: first
+        self.groups_per_batch = groups_per_batch
         self.seed = seed
         self.blocks: list[tuple[np.ndarray, np.ndarray]] = []  # per group: environment, draws of it before
         self.drawn = np.zeros(len(sizes), dtype=np.int64)
@@ -46,13 +71,21 @@ class PromptOrder:
 
     def _extend(self) -> None:
         rng = np.random.default_rng([self.seed, len(self.blocks)])
-        chosen = rng.choice(len(self.sizes), size=BLOCK, p=self.shares)
+        chosen = self._drawn(rng.random(BLOCK), BLOCK * len(self.blocks))
         earlier = np.empty(BLOCK, dtype=np.int64)
         for environment in range(len(self.sizes)):
             here = chosen == environment
             earlier[here] = self.drawn[environment] + np.arange(here.sum())
             self.drawn[environment] += here.sum()
         self.blocks.append((chosen, earlier))
+
+    def _drawn(self, uniform: np.ndarray, first_group: int) -> np.ndarray:
+        """The environment of each group, from one number in [0, 1) each."""
+        batches = (first_group + np.arange(len(uniform))) // self.groups_per_batch
+        numbers, which = np.unique(batches, return_inverse=True)
+        edges = np.cumsum([self.weights(int(number)) for number in numbers], axis=1, dtype=float)
+        edges /= edges[:, -1:]
+        return (uniform[:, None] >= edges[which]).sum(axis=1)
 
     def _order(self, environment: int, epoch: int) -> np.ndarray:
         key = (environment, epoch)

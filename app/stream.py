@@ -19,13 +19,12 @@ from ray.data.block import BlockMetadata
 from app import admission
 from app.batch import SHARE, Batch, BatchBuilder
 from app.config import Config, EnvironmentConfig
-from app.engine import Sampling
-from app.prompts import PromptOrder
+from app.prompts import PromptOrder, weight_at
 from app.rollout import GROUP, SAMPLE, Rollout
 from app.run_context import RunContext, answer
 from environments.base import Sample, encode_prompt
 from environments.loader import load
-from environments.worker import RewardWorker
+from environments.pool import EnvironmentPool
 
 METRICS_TIMEOUT_S = 60
 EMPTY_STEPS_LIMIT = 3
@@ -48,10 +47,15 @@ SCORED = pa.struct(
 class Prompts:
     """The groups of a run: `at(number)` is a row of `rollout.GROUP`."""
 
-    def __init__(self, environments: Sequence[EnvironmentConfig], seed: int) -> None:
+    def __init__(self, environments: Sequence[EnvironmentConfig], seed: int, prompts_per_step: int) -> None:
         self.labels = [entry.label for entry in environments]
         self.samples = [load(entry.name, entry.kwargs).samples("train") for entry in environments]
-        self.order = PromptOrder([len(s) for s in self.samples], [entry.weight for entry in environments], seed)
+        self.order = PromptOrder(
+            [len(samples) for samples in self.samples],
+            lambda batch: [weight_at(entry, batch) for entry in environments],
+            seed,
+            prompts_per_step,
+        )
 
     def at(self, group: int) -> dict[str, Any]:
         place = self.order.at(group)
@@ -90,7 +94,7 @@ class Tickets(Datasource):
 
         def read() -> Iterator[pa.Table]:
             gate = admission.gate(namespace)
-            prompts = Prompts(config.environments, config.seed)
+            prompts = Prompts(config.environments, config.seed, config.prompts_per_step)
             epoch, _ = ray.get(gate.join.remote())
             index = 0
             while (ticket := ray.get(gate.admit.remote(epoch, index))) is not None:
@@ -122,25 +126,36 @@ class Environments:
         return batch.set_column(batch.column_names.index("samples"), "samples", pa.array([scored], pa.list_(SCORED)))
 
 
-def reward_workers(environments: Sequence[EnvironmentConfig], eos_token: str) -> dict[str, RewardWorker]:
-    """One reward process an environment, by label."""
+def reward_workers(environments: Sequence[EnvironmentConfig], eos_token: str) -> dict[str, EnvironmentPool]:
+    """The reward processes of each environment, by label."""
     return {
-        entry.label: RewardWorker(entry.name, entry.kwargs, limit_s=entry.reward_timeout_s, eos_token=eos_token)
+        entry.label: EnvironmentPool(
+            entry.name, entry.kwargs, limit_s=entry.reward_timeout_s, processes=entry.processes, eos_token=eos_token
+        )
         for entry in environments
     }
 
 
-def score(samples: list[dict[str, Any]], workers: dict[str, RewardWorker]) -> list[dict[str, Any]]:
+def score(samples: list[dict[str, Any]], workers: dict[str, EnvironmentPool]) -> list[dict[str, Any]]:
     """Rows of `SAMPLE` → rows of `SCORED`, in the same order. What did not finish is not scored."""
     for label, worker in workers.items():
         mine = [s for s in samples if s["env"] == label and s["error"] is None and s["finish"] != "abort"]
         if not mine:
             continue
-        columns = ("prompt", "completion", "answer", "metadata")
+        columns = ("prompt", "completion", "answer", "metadata", "state")
         table = pa.table({name: pa.array([s[name] for s in mine], pa.string()) for name in columns})
         for sample, result in zip(mine, worker.score(table).to_pylist(), strict=True):
             sample.update({k: v for k, v in result.items() if k not in columns})
+            sample["sample_metrics"] = _own_metrics(sample)
     return samples
+
+
+def _own_metrics(sample: dict[str, Any]) -> list[tuple[str, float]]:
+    """The environment's metrics, and of a conversation how often the chat template would have told it otherwise."""
+    found = dict(sample["sample_metrics"])
+    if sample["prefix_breaks"] is not None:
+        found.setdefault("prefix_breaks", float(sample["prefix_breaks"]))
+    return list(found.items())
 
 
 class Batcher:
@@ -216,18 +231,8 @@ def dataset(config: Config, context: RunContext) -> ray.data.Dataset:
     data.custom_execution_callback_classes = [FastPoll]
     in_flight = 2 + config.prompts_per_step * (config.max_async_rollout + 1)
     seed = config.seed if config.max_async_rollout == 0 else None
-    sampling = Sampling(config.group_size, config.max_tokens, config.temperature, config.top_p, ())
-    rollout = (
-        context.run_id,
-        context.namespace,
-        context.model,
-        sampling,
-        config.max_prompt_tokens,
-        config.max_off_policy_steps,
-        seed,
-    )
     stages: list[tuple[type, tuple[Any, ...], int | None]] = [
-        (Rollout, rollout, in_flight),
+        (Rollout, (config, context, seed), in_flight),
         (Environments, (config.environments, context.eos_token), None),
         (Batcher, (config, context), None),
     ]

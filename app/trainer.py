@@ -174,7 +174,7 @@ class Trainer:
         """
         with self._measure(kind, pack, number):
             logits = self._logits(policy, pack.token_ids, pack.position_ids, pack.sources)
-            scaled = scaled_logits(logits[: pack.targets.numel()], self.config.temperature)
+            scaled = scaled_logits(logits[: pack.targets.numel()], pack.temperatures)
             return target_logprobs(scaled, pack.targets), scaled, 0.0 if pack.targets.numel() else logits.sum() * 0.0
 
     @torch.no_grad()

@@ -27,6 +27,8 @@ class Pack:
     versions: torch.Tensor
     sequences: torch.Tensor
     padding_tokens: int
+    temperatures: float | torch.Tensor = 1.0
+    """Sampling temperature: one of all, or (N, 1) where they differ."""
 
     def to(self, device: torch.device) -> "Pack":
         tensors: dict[str, Any] = {
@@ -73,7 +75,7 @@ def read_share(table: pa.Table) -> TrainerData:
     )
 
 
-FLAT = ("sequence_tokens", "advantages", "token_ids", "trained", "rollout_logprobs", "versions")
+FLAT = ("sequence_tokens", "advantages", "temperatures", "token_ids", "trained", "rollout_logprobs", "versions")
 
 
 def _array(scalar: Any) -> np.ndarray:
@@ -110,7 +112,14 @@ def _pack(flat: dict[str, np.ndarray], first: int, last: int) -> Pack:
         versions=torch.from_numpy(flat["versions"][tokens][where].astype(np.int64)),
         sequences=torch.from_numpy(sequences[where]),
         padding_tokens=0,
+        temperatures=_temperatures(flat["temperatures"][first:last], flat["temperatures"][sequences[where]]),
     )
+
+
+def _temperatures(of_sequences: np.ndarray, of_tokens: np.ndarray) -> float | torch.Tensor:
+    if (of_sequences == of_sequences[0]).all():
+        return float(of_sequences[0])
+    return torch.from_numpy(of_tokens.astype(np.float32))[:, None]
 
 
 def _dummy() -> Pack:

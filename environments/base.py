@@ -1,7 +1,8 @@
 """What an environment is: samples to answer, and a reward for each answer.
 
-Adding one is adding one file to this folder with a class that follows SingleTurnEnvironment, or, in the
-simplest case, a function `reward(batch)`.
+Adding one is adding one file to this folder with a class that follows SingleTurnEnvironment, MultiTurnEnvironment
+(environments/multi_turn.py) or ToolEnvironment (environments/tools.py), or, in the simplest case, a function
+`reward(batch)`.
 """
 
 import hashlib
@@ -14,7 +15,11 @@ from typing import Any, ClassVar, Literal, Protocol
 from environments.checks import shown
 
 Split = Literal["train", "eval"]
-Prompt = str | list[dict[str, str]]
+Message = dict[str, Any]
+"""`role` and `content`; what an environment says may also have a `name` (of a tool) and `is_error`."""
+Prompt = str | list[Message]
+WorkedExample = tuple[str, str | Sequence[str]]
+"""A prompt and what to say to it; a list is a conversation: the policy, the environment, the policy, and so on."""
 MapFn = Callable[[Any], Any]
 
 
@@ -61,8 +66,8 @@ class Environment(Protocol):
     def map_fn(self, eos_token: str = "") -> MapFn: ...
 
 
-class SingleTurnEnvironment:
-    """One prompt, one completion, one reward. Settings are the keyword arguments of `__init__`."""
+class BaseEnvironment:
+    """What all environment classes have in common. Settings are the keyword arguments of `__init__`."""
 
     name: str = ""
     metrics_ranges: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -71,18 +76,15 @@ class SingleTurnEnvironment:
         if kwargs:
             raise TypeError(f"{type(self).__name__} takes no setting {', '.join(map(repr, sorted(kwargs)))}")
 
+    def check_settings(self) -> None:
+        """Called once it is built: raises ValueError where what it was built with cannot work."""
+
     def samples(self, split: Split) -> Sequence[Sample]:
         """The samples of a split: always the same, and no sample in both."""
         raise NotImplementedError(f"{type(self).__name__} must define samples(split)")
 
-    def compute_reward(
-        self, completion: str, sample: Sample, eos_token: str = ""
-    ) -> RewardResult | Awaitable[RewardResult]:
-        """Judge one completion. May be `async def`. None, or an exception, leaves it unscored."""
-        raise NotImplementedError(f"{type(self).__name__} must define compute_reward(completion, sample, eos_token)")
-
-    def worked_examples(self, seed: int) -> Iterator[tuple[str, str]]:
-        """Endless (prompt, completion) pairs to warm up an untrained policy; none of an eval sample."""
+    def worked_examples(self, seed: int) -> Iterator[WorkedExample]:
+        """Endless examples to warm up an untrained policy; none of an eval sample."""
         raise NotImplementedError(
             f"environment {self.name or type(self).__name__!r} has no worked_examples(seed), on which the "
             "embedded policy is warmed up; add them or choose another model"
@@ -98,6 +100,16 @@ class SingleTurnEnvironment:
             return score_table(self, table, eos_token)
 
         return score
+
+
+class SingleTurnEnvironment(BaseEnvironment):
+    """One prompt, one completion, one reward."""
+
+    def compute_reward(
+        self, completion: str, sample: Sample, eos_token: str = ""
+    ) -> RewardResult | Awaitable[RewardResult]:
+        """Judge one completion. May be `async def`. None, or an exception, leaves it unscored."""
+        raise NotImplementedError(f"{type(self).__name__} must define compute_reward(completion, sample, eos_token)")
 
 
 def is_messages(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from environments.base import Sample, SingleTurnEnvironment, encode_prompt
+from environments.base import BaseEnvironment, Sample, encode_prompt
 from environments.checks import clean, shown
 from environments.function import FunctionEnvironment
 from environments.score import MAX_CONCURRENT, Row, Score, is_async, score_row, score_row_async
@@ -40,12 +40,25 @@ def table_of(samples: Sequence[Sample], completions: Sequence[str]) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """The rows to judge. Columns answer and metadata may be missing, and any value may be null."""
+    """The rows to judge. Columns other than prompt and completion may be missing, and any value may be null.
+
+    Of a conversation, `state` is what is judged; without it, the policy's turns among `turns` are played again.
+    """
     missing = {"prompt", "completion"} - set(table.column_names)
     if missing:
         raise ValueError(f"a batch to score needs the columns {sorted(missing)}, got {table.column_names}")
-    columns = [_column(table, name) for name in ("prompt", "completion", "answer", "metadata")]
-    return [Row(*values) for values in zip(*columns, strict=True)]
+    columns = [_column(table, name) for name in ("prompt", "completion", "answer", "metadata", "state")]
+    return [Row(*values) for values in zip(*columns, _completions(table), strict=True)]
+
+
+def _completions(table: pa.Table) -> list[list[str] | None]:
+    if "turns" not in table.column_names:
+        return [None] * table.num_rows
+    conversations = table.column("turns").to_pylist()
+    return [
+        None if turns is None else [turn["text"] for turn in turns if turn["role"] == "assistant"]
+        for turns in conversations
+    ]
 
 
 def _column(table: pa.Table, name: str) -> list[str | None]:
@@ -75,7 +88,7 @@ def with_scores(table: pa.Table, scores: Sequence[Score]) -> pa.Table:
 
 
 def score_table(environment: Any, table: Any, eos_token: str = "") -> pa.Table:
-    """Judge a whole table in this process. For time limits and crashes use RewardWorker."""
+    """Judge a whole table in this process. For time limits and crashes use EnvironmentWorker."""
     if not isinstance(table, pa.Table):
         raise TypeError(f'an environment maps pyarrow tables: pass batch_format="pyarrow"; got {shown(table)}')
     rows = rows_of(table)
@@ -90,7 +103,7 @@ def score_rows(environment: Any, rows: Sequence[Row], eos_token: str = "") -> li
     return [score_row(environment, row, eos_token) for row in rows]
 
 
-async def score_together(environment: SingleTurnEnvironment, rows: Sequence[Row], eos_token: str) -> list[Score]:
+async def score_together(environment: BaseEnvironment, rows: Sequence[Row], eos_token: str) -> list[Score]:
     slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def one(row: Row) -> Score:

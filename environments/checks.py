@@ -31,6 +31,10 @@ class BadEnvironment(ValueError):
     """An environment that cannot be used: it is missing, misnamed, or its class says something impossible."""
 
 
+def name_of(environment: Any) -> str:
+    return environment.name or type(environment).__name__
+
+
 def shown(value: Any) -> str:
     """A value for an error message: its repr and type, short, whatever it is."""
     try:

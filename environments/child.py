@@ -1,4 +1,4 @@
-"""The process that runs one environment for a RewardWorker: calls in, judgements out, over one socket.
+"""The process that runs one environment for an EnvironmentWorker: calls in, results out, over one socket.
 
 It must start in a blink: it imports neither ray nor torch, and pyarrow or NumPy only for a bare function.
 Messages are lines of JSON. The parent kills this process whenever a call takes too long.
@@ -19,13 +19,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from environments.base import SingleTurnEnvironment
-from environments.checks import raised
+from environments.base import BaseEnvironment
+from environments.checks import name_of, raised
 from environments.function import FunctionEnvironment
 from environments.loader import load
-from environments.score import Row, Score, failed, is_async, name_of, score_row, score_row_async
+from environments.score import Row, Score, failed, is_async, score_row, score_row_async
+from environments.turn import Spoken, Turn, turn_async, turn_now
 
 Unit = Sequence[int]
+Item = Row | Spoken
+"""What is worked on: a row to judge, or a turn of the policy to answer."""
+ITEMS = {"score": Row, "turn": Spoken}
 
 
 class Link:
@@ -122,43 +126,52 @@ def _serve(link: Link, environment: Any, eos_token: str, limit_s: float) -> None
             request = link.receive()
         except EOFError:
             return
-        calls = [(unit, [Row(*row) for row in rows]) for unit, rows in request["calls"]]
+        item = ITEMS[request["work"]]
+        calls = [(unit, [item(*values) for values in items]) for unit, items in request["calls"]]
         if is_async(environment):
             loop.run_until_complete(_together(link, environment, calls, request["width"], eos_token, limit_s))
         else:
-            for unit, rows in calls:
+            for unit, items in calls:
                 _start(link, unit)
-                _finish(link, unit, *_one_call(environment, rows, eos_token))
+                _finish(link, unit, *_one_call(environment, items, eos_token))
 
 
-def _one_call(environment: Any, rows: list[Row], eos_token: str) -> tuple[list[Score], str | None]:
-    if isinstance(environment, SingleTurnEnvironment):
-        return [score_row(environment, row, eos_token) for row in rows], None
+def _one_call(environment: Any, items: list[Item], eos_token: str) -> tuple[list[Score | Turn], str | None]:
+    if isinstance(environment, BaseEnvironment):
+        return [_now(environment, item, eos_token) for item in items], None
     try:
-        return environment.score_batch(rows), None
+        return environment.score_batch(items), None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - environment code may raise anything, SystemExit too
         reason = f"reward() failed: {raised(error)}"
-        return [failed(name_of(environment), reason) for _ in rows], reason
+        return [failed(name_of(environment), reason) for _ in items], reason
+
+
+def _now(environment: Any, item: Item, eos_token: str) -> Score | Turn:
+    return turn_now(environment, item) if isinstance(item, Spoken) else score_row(environment, item, eos_token)
 
 
 async def _together(
     link: Link,
-    environment: SingleTurnEnvironment,
-    calls: list[tuple[Unit, list[Row]]],
+    environment: Any,
+    calls: list[tuple[Unit, list[Item]]],
     width: int,
     eos_token: str,
     limit_s: float,
 ) -> None:
     slots = asyncio.Semaphore(width)
 
-    async def one(unit: Unit, row: Row) -> None:
+    async def one(unit: Unit, item: Item) -> None:
         async with slots:
             _start(link, unit)
-            _finish(link, unit, [await score_row_async(environment, row, eos_token, limit_s)], None)
+            if isinstance(item, Spoken):
+                result: Score | Turn = await turn_async(environment, item, limit_s)
+            else:
+                result = await score_row_async(environment, item, eos_token, limit_s)
+            _finish(link, unit, [result], None)
 
-    await asyncio.gather(*(one(unit, row) for unit, rows in calls for row in rows))
+    await asyncio.gather(*(one(unit, item) for unit, items in calls for item in items))
 
 
 def _start(link: Link, unit: Unit) -> None:
@@ -166,8 +179,8 @@ def _start(link: Link, unit: Unit) -> None:
     link.flush()
 
 
-def _finish(link: Link, unit: Unit, scores: list[Score], reason: str | None) -> None:
-    link.send(["done", list(unit), [asdict(score) for score in scores], reason])
+def _finish(link: Link, unit: Unit, results: list[Score | Turn], reason: str | None) -> None:
+    link.send(["done", list(unit), [asdict(result) for result in results], reason])
     link.flush()
 
 

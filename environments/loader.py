@@ -9,20 +9,31 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from environments.base import Sample, SingleTurnEnvironment
+from environments.base import BaseEnvironment, Sample
 from environments.checks import BadEnvironment, raised, ranges, shown
 from environments.function import FunctionEnvironment
+from environments.multi_turn import MultiTurnEnvironment, State
 
-Loaded = SingleTurnEnvironment | FunctionEnvironment
+Loaded = BaseEnvironment | FunctionEnvironment
 
 # Files of this folder that are not environments.
-MACHINERY = frozenset({"base", "batch", "checks", "child", "function", "loader", "score", "worker"})
+MACHINERY = frozenset(
+    {"base", "batch", "checks", "child", "function", "loader", "multi_turn", "parts", "pool", "score", "tool_calls"}
+    | {"tool_schema", "tools", "turn", "worker"}
+)
+BASES = frozenset({"environments.base", "environments.multi_turn", "environments.tools"})
 
 
 def available() -> list[str]:
     """The environments that are files of this folder."""
     files = (path.stem for path in Path(__file__).parent.glob("*.py"))
-    return sorted(name for name in files if name not in MACHINERY and not name.startswith("_"))
+    return sorted(name for name in files if name.isidentifier() and name not in MACHINERY and not name.startswith("_"))
+
+
+def is_multi_turn(name: str) -> bool:
+    """Whether an environment answers back. Imports it, builds nothing."""
+    target, _ = _target(name)
+    return inspect.isclass(target) and issubclass(target, MultiTurnEnvironment)
 
 
 def load(name: str, kwargs: Mapping[str, Any]) -> Loaded:
@@ -43,12 +54,13 @@ def _function(name: str, target: Any, module: ModuleType) -> FunctionEnvironment
         raise BadEnvironment(f"environment {name!r}: {error}") from None
 
 
-def _built(name: str, target: type[SingleTurnEnvironment], kwargs: Mapping[str, Any]) -> SingleTurnEnvironment:
+def _built(name: str, target: type[BaseEnvironment], kwargs: Mapping[str, Any]) -> BaseEnvironment:
     _check_kwargs(name, target, kwargs)
     ranges(target.metrics_ranges, f"environment {name!r}")
-    _check_signature(name, target)
+    _check_signatures(name, target)
     try:
         environment = target(**kwargs)
+        environment.check_settings()
     except Exception as error:
         raise BadEnvironment(f"environment {name!r} cannot be built with {dict(kwargs)}: {raised(error)}") from error
     environment.name = name
@@ -93,7 +105,7 @@ def _only_one(name: str, module: ModuleType) -> Any:
         return module.reward
     if len(own) != 1:
         raise BadEnvironment(
-            f"environment {name!r}: its file must define one SingleTurnEnvironment class or one function "
+            f"environment {name!r}: its file must define one environment class or one function "
             f"reward(batch), got {[value.__name__ for value in own] or 'neither'}"
         )
     return own[0]
@@ -102,13 +114,12 @@ def _only_one(name: str, module: ModuleType) -> Any:
 def _usable(name: str, target: Any) -> Any:
     if _is_environment(target) or inspect.isfunction(target):
         return target
-    raise BadEnvironment(
-        f"environment {name!r} must name a SingleTurnEnvironment class or a function, got {shown(target)}"
-    )
+    raise BadEnvironment(f"environment {name!r} must name an environment class or a function, got {shown(target)}")
 
 
 def _is_environment(value: Any) -> bool:
-    return inspect.isclass(value) and issubclass(value, SingleTurnEnvironment) and value is not SingleTurnEnvironment
+    """A class with samples of its own: those of base, multi_turn and tools have none."""
+    return inspect.isclass(value) and issubclass(value, BaseEnvironment) and value.__module__ not in BASES
 
 
 def _check_kwargs(name: str, target: type, kwargs: Mapping[str, Any]) -> None:
@@ -128,7 +139,7 @@ def accepted(target: type) -> dict[str, Any]:
     """The settings a class takes and their defaults, through `**kwargs` up to its bases."""
     settings: dict[str, Any] = {}
     for owner in inspect.getmro(target):
-        if "__init__" not in vars(owner) or owner is SingleTurnEnvironment:
+        if "__init__" not in vars(owner) or owner is BaseEnvironment:
             continue
         parameters = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -138,13 +149,21 @@ def accepted(target: type) -> dict[str, Any]:
     return settings
 
 
-def _check_signature(name: str, target: type[SingleTurnEnvironment]) -> None:
+def _check_signatures(name: str, target: type[BaseEnvironment]) -> None:
+    state = State(Sample(""))
+    if issubclass(target, MultiTurnEnvironment):
+        _check_signature(name, target, "compute_reward", "state", state)
+        _check_signature(name, target, "env_response", "messages, state", [], state)
+        _check_signature(name, target, "is_done", "state", state)
+    else:
+        _check_signature(name, target, "compute_reward", "completion, sample, eos_token", "", Sample(""), "")
+
+
+def _check_signature(name: str, target: type[BaseEnvironment], method: str, wanted: str, *arguments: Any) -> None:
     try:
-        inspect.signature(target.compute_reward).bind(None, "", Sample(""), "")
+        inspect.signature(getattr(target, method)).bind(None, *arguments)
     except TypeError as error:
-        raise BadEnvironment(
-            f"environment {name!r}: compute_reward must take (completion, sample, eos_token): {error}"
-        ) from None
+        raise BadEnvironment(f"environment {name!r}: {method} must take ({wanted}): {error}") from None
 
 
 def _nearest(word: Any, known: Iterable[str]) -> str:

@@ -4,12 +4,15 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from environments.base import RewardResult, Sample, SingleTurnEnvironment, decode_prompt
-from environments.checks import error_text, number, numbers, raised, shown, texts
+from environments.base import BaseEnvironment, RewardResult, Sample, SingleTurnEnvironment, decode_prompt
+from environments.checks import error_text, name_of, number, numbers, raised, shown, texts
+from environments.multi_turn import MultiTurnEnvironment, State
+from environments.turn import at_once, replayed
 
 MAX_CONCURRENT = 16
 """Calls of an async reward that are awaited at the same time."""
@@ -23,6 +26,10 @@ class Row:
     completion: str | None
     answer: str | None = None
     metadata: str | None = None
+    state: str | None = None
+    """JSON of the finished conversation."""
+    completions: list[str] | None = None
+    """The policy's turns, where a conversation is to be played again."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,13 @@ def failed(name: str, reason: str, start_s: float | None = None, end_s: float | 
     return Score(error=error_text(f"environment {name!r}: {reason}"), start_s=start_s, end_s=end_s)
 
 
-def name_of(environment: Any) -> str:
-    return environment.name or type(environment).__name__
-
-
 def is_async(environment: Any) -> bool:
-    return inspect.iscoroutinefunction(getattr(environment, "compute_reward", None))
+    """Whether calls of this environment wait for something, so that several can wait together."""
+    methods = (getattr(environment, name, None) for name in ("compute_reward", "env_response"))
+    return any(inspect.iscoroutinefunction(method) for method in methods)
 
 
-def score_row(environment: SingleTurnEnvironment, row: Row, eos_token: str = "") -> Score:
+def score_row(environment: BaseEnvironment, row: Row, eos_token: str = "") -> Score:
     """Judge one row in this thread. An async reward gets an event loop of its own."""
 
     async def finished(result: Any) -> Any:
@@ -58,10 +63,11 @@ def score_row(environment: SingleTurnEnvironment, row: Row, eos_token: str = "")
 
     start_s = time.monotonic()
     try:
-        result = environment.compute_reward(_completion(row), sample_of(row), eos_token)
+        judge, state = at_once(prepared(environment, row, eos_token))
+        result = judge()
         if inspect.isawaitable(result):
             result = asyncio.run(finished(result))
-        score = judged(result)
+        score = with_conversation(environment, state, judged(result))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - environment code may raise anything, SystemExit too
@@ -69,13 +75,16 @@ def score_row(environment: SingleTurnEnvironment, row: Row, eos_token: str = "")
     return replace(score, start_s=start_s, end_s=time.monotonic())
 
 
-async def score_row_async(environment: SingleTurnEnvironment, row: Row, eos_token: str, limit_s: float | None) -> Score:
+async def score_row_async(environment: BaseEnvironment, row: Row, eos_token: str, limit_s: float | None) -> Score:
     """Judge one row beside others in this event loop; the limit counts from here."""
     start_s = time.monotonic()
     try:
         async with asyncio.timeout(limit_s) as limit:
-            result = environment.compute_reward(_completion(row), sample_of(row), eos_token)
-            score = judged(await result if inspect.isawaitable(result) else result)
+            judge, state = await prepared(environment, row, eos_token)
+            result = judge()
+            score = with_conversation(
+                environment, state, judged(await result if inspect.isawaitable(result) else result)
+            )
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - environment code may raise anything, SystemExit too
@@ -84,6 +93,29 @@ async def score_row_async(environment: SingleTurnEnvironment, row: Row, eos_toke
         else:
             score = _caught(environment, error)
     return replace(score, start_s=start_s, end_s=time.monotonic())
+
+
+async def prepared(environment: BaseEnvironment, row: Row, eos_token: str) -> tuple[Callable[[], Any], State | None]:
+    """The call that judges a row, and the conversation to judge where it is one.
+
+    A row without a stored state is played again: the environment answers to what the policy said.
+    """
+    if isinstance(environment, SingleTurnEnvironment):
+        return partial(environment.compute_reward, _completion(row), sample_of(row), eos_token), None
+    assert isinstance(environment, MultiTurnEnvironment)
+    if row.state is not None:
+        state = State.from_json(row.state)
+    else:
+        said = [_completion(row)] if row.completions is None else row.completions
+        state = await replayed(environment, sample_of(row), [text.removesuffix(eos_token) for text in said])
+    return partial(environment.compute_reward, state), state
+
+
+def with_conversation(environment: BaseEnvironment, state: State | None, score: Score) -> Score:
+    if not isinstance(environment, MultiTurnEnvironment) or state is None:
+        return score
+    own = numbers(environment.conversation_metrics(state), "conversation_metrics")
+    return replace(score, sample_metrics=own | dict(score.sample_metrics))
 
 
 def judged(result: Any) -> Score:

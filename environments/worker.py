@@ -1,8 +1,7 @@
-"""Rewards in a process of their own: one that hangs or crashes costs its row and nothing else."""
+"""Environment code in a process of its own: a call that hangs or crashes costs its sample and nothing else."""
 
 import contextlib
 import json
-import math
 import os
 import signal
 import socket
@@ -11,7 +10,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,9 +22,16 @@ from environments.batch import rows_of, with_scores
 from environments.checks import BadEnvironment, shown
 from environments.child import Link
 from environments.score import MAX_CONCURRENT, Row, Score, failed
+from environments.turn import Spoken, Turn, failed_turn
 
 START_LIMIT_S = 60.0
 """Longest time for importing and building an environment, and for a call to begin."""
+
+MAX_LIMIT_S = 86_400.0
+"""A day: beyond it a limit is a mistake, and far beyond it the operating system refuses to wait."""
+
+EXIT_GRACE_S = 1.0
+"""Time for a process that closed its connection to end by itself, so that its own exit code is seen."""
 
 ASYNC_GRACE_S = 1.0
 """An async call that passes its limit is first cancelled from within; after this, its process is killed."""
@@ -41,8 +48,21 @@ class Lost(Exception):
         self.reason, self.units, self.start_s = reason, list(units), start_s
 
 
-class RewardWorker:
-    """Scores tables with an environment that runs in a child process.
+@dataclass(frozen=True)
+class Work:
+    """One kind of call: how it is named in an error, and what its result and its failure are."""
+
+    noun: str
+    result: Callable[..., Any]
+    failed: Callable[[str, str, float | None, float | None], Any]
+
+
+WORK = {"score": Work("reward", Score, failed), "turn": Work("env_response", Turn, failed_turn)}
+Results = dict[int, Any]
+
+
+class EnvironmentWorker:
+    """Scores tables, and answers turns, with an environment that runs in a child process.
 
     Every call has `limit_s` seconds of wall-clock time from when its work starts. A call that raises, takes
     longer, returns something that is no reward, or takes its process down becomes a row with a null reward
@@ -51,9 +71,10 @@ class RewardWorker:
     """
 
     def __init__(self, name: str, kwargs: Mapping[str, Any], *, limit_s: float, eos_token: str = "") -> None:
-        if not (math.isfinite(limit_s) and limit_s > 0):
+        if not 0 < limit_s <= MAX_LIMIT_S:  # false for nan, too
             raise ValueError(
-                f"environment {name!r}: the time limit must be a positive number of seconds, got {limit_s}"
+                f"environment {name!r}: the time limit must be a positive number of seconds, at most {MAX_LIMIT_S:g}, "
+                f"got {limit_s}"
             )
         self.name, self.limit_s = name, limit_s
         self._greeting = _greeting(name, kwargs, limit_s, eos_token)
@@ -61,15 +82,15 @@ class RewardWorker:
         self._closed = False
         self._child: _Child | None = _Child(name, self._greeting, limit_s)
         self._is_function = self._child.is_function
+        self.is_async = self._child.is_async
 
     def score(self, table: pa.Table) -> pa.Table:
         """The same rows in the same order, with the reward columns."""
-        rows = rows_of(table)
-        with self._lock:
-            if self._closed:
-                raise ValueError(f"the reward worker of environment {self.name!r} is closed")
-            scores = self._score(rows)
-        return with_scores(table, [scores[index] for index in range(len(rows))])
+        return with_scores(table, self._results("score", rows_of(table)))
+
+    def turns(self, spoken: Sequence[Spoken]) -> list[Turn]:
+        """What the environment answers to each of these turns of the policy; for a MultiTurnEnvironment."""
+        return self._results("turn", spoken)
 
     def close(self) -> None:
         """End the child process. Scoring afterwards is an error; closing again is not."""
@@ -85,38 +106,45 @@ class RewardWorker:
     ) -> None:
         self.close()
 
-    def _score(self, rows: Sequence[Row]) -> dict[int, Score]:
-        scores: dict[int, Score] = {}
-        alone: list[Unit] = [(index,) for index in range(len(rows))]
-        pending = [([tuple(range(len(rows)))] if self._is_function else alone, MAX_CONCURRENT)]
+    def _results(self, kind: str, items: Sequence[Row] | Sequence[Spoken]) -> list[Any]:
+        with self._lock:
+            if self._closed:
+                raise ValueError(f"the worker of environment {self.name!r} is closed")
+            results = self._all(kind, items)
+        return [results[index] for index in range(len(items))]
+
+    def _all(self, kind: str, items: Sequence[Any]) -> Results:
+        results: Results = {}
+        alone: list[Unit] = [(index,) for index in range(len(items))]
+        pending = [([tuple(range(len(items)))] if self._is_function else alone, MAX_CONCURRENT)]
         while pending:
             left, width = pending.pop()
             try:
-                again = self._work(left, rows, width, scores) if left else []
+                again = self._work(kind, left, items, width, results) if left else []
             except Lost as lost:
                 again = [(index,) for unit in lost.units for index in unit]
                 if len(again) == 1:  # nobody else was at work: this one is guilty
-                    scores[again[0][0]] = failed(self.name, lost.reason, lost.start_s, time.monotonic())
+                    results[again[0][0]] = WORK[kind].failed(self.name, lost.reason, lost.start_s, time.monotonic())
                     again = []
             pending += [(units, size) for units, size in ((left, width), (again, 1)) if units]
-        return scores
+        return results
 
-    def _work(self, left: list[Unit], rows: Sequence[Row], width: int, scores: dict[int, Score]) -> list[Unit]:
-        """Score the units that are left, taking each off the list. Returns those to repeat row by row."""
+    def _work(self, kind: str, left: list[Unit], items: Sequence[Any], width: int, results: Results) -> list[Unit]:
+        """Do the units that are left, taking each off the list. Returns those to repeat row by row."""
         try:
             self._child = self._child or _Child(self.name, self._greeting, self.limit_s)
         except BadEnvironment as error:
-            gone = failed(self.name, f"cannot be started again: {error}")
-            scores.update({index: gone for unit in left for index in unit})
+            gone = WORK[kind].failed(self.name, f"cannot be started again: {error}", None, None)
+            results.update({index: gone for unit in left for index in unit})
             left.clear()
             return []
         again: list[Unit] = []
         try:
-            for unit, found, reason in self._child.answers(left, rows, width):
+            for unit, found, reason in self._child.answers(kind, left, items, width):
                 if reason is not None and len(unit) > 1:
                     again += [(index,) for index in unit]
                 else:
-                    scores.update(zip(unit, found, strict=True))
+                    results.update(zip(unit, found, strict=True))
         except Lost as lost:
             left[:] = [unit for unit in left if unit not in lost.units]
             self._drop_child()
@@ -158,47 +186,52 @@ class _Child:
             self.end()
             raise BadEnvironment(f"environment {name!r} was not ready within {START_LIMIT_S:g} s") from None
         except EOFError:
-            self.end()
             raise BadEnvironment(f"environment {name!r}: its process {self._fate()} while starting") from None
         if "failed" in answer:
             self.end()
             raise BadEnvironment(answer["failed"])
-        self.is_function, self._is_async = answer["is_function"], answer["is_async"]
+        self.is_function, self.is_async = answer["is_function"], answer["is_async"]
 
     def answers(
-        self, left: list[Unit], rows: Sequence[Row], width: int
-    ) -> Iterator[tuple[Unit, list[Score], str | None]]:
-        """The scores of each call as it ends, and why it failed as a whole. `left` shrinks with them."""
-        calls = [(unit, [_plain(rows[index]) for index in unit]) for unit in left]
-        self._link.send({"calls": calls, "width": width})
+        self, kind: str, left: list[Unit], items: Sequence[Any], width: int
+    ) -> Iterator[tuple[Unit, list[Any], str | None]]:
+        """The results of each call as it ends, and why it failed as a whole. `left` shrinks with them."""
+        calls = [(unit, [list(vars(items[index]).values()) for index in unit]) for unit in left]
+        self._link.send({"work": kind, "calls": calls, "width": width})
         working: dict[Unit, float] = {}
         while left:
-            kind, indices, *rest = self._next(working, left)
+            news, indices, *rest = self._next(WORK[kind].noun, working, left)
             unit = tuple(indices)
-            if kind == "start":
+            if news == "start":
                 working[unit] = rest[0]
                 continue
             del working[unit]
             left.remove(unit)
-            yield unit, [Score(**score) for score in rest[0]], rest[1]
+            yield unit, [WORK[kind].result(**result) for result in rest[0]], rest[1]
 
-    def _next(self, working: dict[Unit, float], left: list[Unit]) -> Any:
+    def _next(self, noun: str, working: dict[Unit, float], left: list[Unit]) -> Any:
         """The next message; Lost when there is none in time, or the process is gone."""
         since_s = min(working.values(), default=None)
-        grace_s = ASYNC_GRACE_S if self._is_async else 0.0
+        grace_s = ASYNC_GRACE_S if self.is_async else 0.0
         deadline_s = time.monotonic() + START_LIMIT_S if since_s is None else since_s + self.limit_s + grace_s
         try:
             return self._link.receive(deadline_s)
         except TimeoutError:
-            reason = f"reward took longer than {self.limit_s:g} s; its process was replaced"
+            reason = f"{noun} took longer than {self.limit_s:g} s; its process was replaced"
         except EOFError:
-            self.end()
             reason = f"its process {self._fate()}"
         # Without a call at work, the next in line must have been the cause.
         raise Lost(reason, list(working) or left[:1], since_s)
 
     def _fate(self) -> str:
-        code = self._process.wait()
+        """How a process ended that has closed its connection."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_GRACE_S)
+        if self._process.poll() is None:
+            self.end()
+            return "closed its connection without ending, and was killed"
+        self.end()
+        code = self._process.returncode
         if code == -signal.SIGKILL:
             return "was killed by SIGKILL, perhaps for want of memory"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -236,7 +269,3 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket, lifeline: 
     process.wait()
     connection.close()
     os.close(lifeline)
-
-
-def _plain(row: Row) -> list[str | None]:
-    return [row.prompt, row.completion, row.answer, row.metadata]

@@ -65,6 +65,17 @@ def optional(name: str, kind: pa.DataType, meaning: str) -> pa.Field:
     return pa.field(name, kind, nullable=True, metadata={"meaning": meaning})
 
 
+TURN = pa.struct(
+    [
+        ("role", TEXT),  # assistant is the policy; user, tool and system the environment
+        ("text", TEXT),
+        ("first_token", pa.int32()),  # place in token_ids
+        ("num_tokens", pa.int32()),  # of several messages between two turns of the policy, all at the first
+        ("tool", TEXT),  # name of the tool whose result it is
+        ("is_error", pa.bool_()),  # the result of a call that failed
+    ]
+)
+
 SAMPLES = pa.schema(
     [
         required(
@@ -84,7 +95,12 @@ SAMPLES = pa.schema(
         required("num_turns", INT, "turns of the policy"),
         required("truncated_turns", INT, "turns that the engine ended for the token limit"),
         optional("off_policy_steps", INT, "current version minus the oldest version among the trained tokens"),
-        optional("stop_reason", TEXT, "the engine's finish reason of the last turn"),
+        optional(
+            "stop_reason",
+            TEXT,
+            "the engine's finish reason of the last turn (stop, length, abort), or max_turns; length, too, where what "
+            "the environment said left no room for an answer",
+        ),
         optional("sample_metrics", pa.map_(TEXT, FLOAT), "the environment's own numbers; a null value is absent"),
         optional("golden_answers", pa.map_(TEXT, TEXT), "what a right answer looks like"),
         optional("tags", pa.map_(TEXT, TEXT), "labels to filter by"),
@@ -93,13 +109,20 @@ SAMPLES = pa.schema(
         optional("prompt_ids", pa.list_(pa.int32()), "token ids of the prompt"),
         optional("token_ids", pa.list_(pa.int32()), "token ids after the prompt"),
         optional("trained_mask", pa.list_(pa.bool_()), "per token of token_ids: it entered the loss"),
-        optional("rollout_logprobs", pa.list_(pa.float32()), "per token: the engine's log-probability"),
-        optional("versions", pa.list_(pa.int32()), "per token: the weights version that sampled it"),
+        optional(
+            "rollout_logprobs",
+            pa.list_(pa.float32()),
+            "per token: the engine's log-probability; 0 for the environment's",
+        ),
+        optional(
+            "versions", pa.list_(pa.int32()), "per token: the weights version that sampled it; -1 for the environment's"
+        ),
         optional("generate_start_s", FLOAT, "the request entered the engine"),
         optional("generate_end_s", FLOAT, "the last token arrived"),
         optional("reward_start_s", FLOAT, "scoring began"),
         optional("reward_end_s", FLOAT, "scoring ended"),
         optional("engine", TEXT, "replica that generated it"),
+        optional("turns", pa.list_(TURN), "of a conversation: what was said after the prompt, in order"),
     ]
 )
 
@@ -115,7 +138,7 @@ SPANS = pa.schema(
     ]
 )
 
-BULKY = ("prompt", "completion", "prompt_ids", "token_ids", "trained_mask", "rollout_logprobs", "versions")
+BULKY = ("prompt", "completion", "prompt_ids", "token_ids", "trained_mask", "rollout_logprobs", "versions", "turns")
 """Columns that no statistic reads: a step's numbers are computed without touching them."""
 
 NARROW = tuple(name for name in SAMPLES.names if name not in BULKY)

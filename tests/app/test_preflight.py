@@ -130,6 +130,18 @@ def test_samples_that_are_wrong_are_refused_by_the_name_of_their_environment(mon
         preflight.check_environments(config)
 
 
+def test_a_chat_template_that_does_not_know_the_role_of_an_answer_is_refused_before_the_run(tmp_path):
+    from app import embedded
+
+    tokenizer = embedded.make_tokenizer()
+    refusal = "{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    tokenizer.chat_template = "{% for m in messages %}" + refusal + "{{ m.content }}{% endfor %}"
+    tokenizer.save_pretrained(tmp_path)
+    name = "tests.e2e.talkers:Calling"
+    with pytest.raises(Refused, match=r"'tools' answers as 'tool': .*no tools; set its reply_roles"):
+        preflight.check_prompts(tiny_config(environments=[{"name": name, "label": "tools"}]), tmp_path)
+
+
 def test_the_embedded_policy_needs_worked_examples():
     with pytest.raises(Refused, match="has no worked_examples"):
         preflight.policy_of(tiny_config(model="embedded", environments=[{"name": "reverse_text"}]))

@@ -1,6 +1,17 @@
+from dataclasses import dataclass
+
 import pytest
 
-from app.prompts import BLOCK, PromptOrder
+from app.prompts import BLOCK, PromptOrder, weight_at
+
+
+@dataclass
+class Entry:
+    weight: float
+    curriculum: list[list[float]] | None = None
+
+
+PINNED = [(1, 0), (1, 1), (1, 3), (0, 5), (0, 6), (1, 2)]
 
 
 def test_an_epoch_draws_every_prompt_once_before_any_again():
@@ -35,3 +46,33 @@ def test_a_place_is_a_function_of_seed_and_group_in_any_order_of_asking():
 def test_an_empty_environment_is_refused():
     with pytest.raises(ValueError, match="needs prompts"):
         PromptOrder([3, 0], [1, 1], seed=0)
+
+
+def test_a_curriculum_moves_the_shares_with_the_batches_drawn():
+    early, late = Entry(1.0, [[0, 1.0], [100, 0.0]]), Entry(0.5, [[0, 0.0], [100, 1.0]])
+    order = PromptOrder([50, 50], lambda batch: [weight_at(entry, batch) for entry in (early, late)], 0, 64)
+    drawn = [order.at(group).environment for group in range(64 * 120)]
+    assert set(drawn[:64]) == {0}
+    assert sum(drawn[64 * 45 : 64 * 55]) / (64 * 10) == pytest.approx(0.5, abs=0.06)
+    assert set(drawn[64 * 100 :]) == {1}
+
+
+def test_a_curriculum_is_the_same_in_any_order_of_asking():
+    def order():
+        return PromptOrder([9, 4], lambda batch: [1.0, batch / 100], seed=5, groups_per_batch=4)
+
+    one, other = order(), order()
+    far = other.at(BLOCK + 3)
+    assert [one.at(group) for group in range(BLOCK + 4)][-1] == far
+
+
+@pytest.mark.parametrize(("batch", "weight"), [(0, 1.0), (5, 1.0), (10, 1.0), (15, 0.6), (20, 0.2), (99, 0.2)])
+def test_a_weight_is_linear_between_its_points(batch, weight):
+    assert weight_at(Entry(7.0, [[0, 1.0], [10, 1.0], [20, 0.2]]), batch) == pytest.approx(weight)
+    assert weight_at(Entry(7.0), batch) == 7.0
+
+
+def test_the_order_of_constant_weights_is_what_it_is():
+    """A resumed run must draw the prompts that its first attempt would have drawn."""
+    places = [PromptOrder([9, 4], [1, 2], seed=5).at(group) for group in range(6)]
+    assert [(place.environment, place.sample) for place in places] == PINNED

@@ -67,6 +67,8 @@ def scored(group_id: int, index: int, reward: float | None, **changes: Any) -> d
         "engine": "engine a",
         "generate_start_s": 1.0,
         "generate_end_s": 2.0,
+        "num_turns": 1,
+        "truncated_turns": 0,
         "reward": reward,
         "sample_metrics": [("correct", reward)] if reward is not None else [],
         "golden_answers": [],

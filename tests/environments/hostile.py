@@ -62,6 +62,8 @@ def act(what: str) -> None:
         os._exit(3)
     if what == "segfault":
         ctypes.string_at(0)
+    if what == "interrupt":
+        raise KeyboardInterrupt
     if what == "sys.exit":
         sys.exit("bye")
     if what == "divide":
@@ -107,7 +109,11 @@ class WrongRange(SingleTurnEnvironment):
 
 
 class Stuck(SingleTurnEnvironment):
-    def __init__(self) -> None:
+    def __init__(self, how: str = "os._exit") -> None:
+        if how == "sys.exit":
+            sys.exit(4)
+        if how == "interrupt":
+            raise KeyboardInterrupt
         os._exit(5)
 
 

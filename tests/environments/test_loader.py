@@ -41,7 +41,7 @@ def test_only_environment_files_are_environments(name):
         ("nowhere:Thing", "there is no module 'nowhere' on the path"),
         ("hostile.deeper:Thing", "there is no module 'hostile.deeper' on the path"),
         ("hostile:Thing", "module 'hostile' has no 'Thing' (str)"),
-        ("hostile:VALUES", "must name a SingleTurnEnvironment class or a function, got {"),
+        ("hostile:VALUES", "must name an environment class or a function, got {"),
         ("../x:Thing", "'../x' is not the name of a module"),
         ("hostile:WrongSignature", "compute_reward must take (completion, sample, eos_token)"),
         ("hostile:WrongRange", "metrics_ranges: 'a': 'min' must be below 'max', got 1.0 and 1.0"),
@@ -126,10 +126,9 @@ def test_a_new_file_in_the_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "__path__", [*environments.__path__, str(tmp_path)])
     (tmp_path / "shout.py").write_text("def reward(batch): return [float(c.isupper()) for c in batch['completion']]")
     (tmp_path / "neither.py").write_text("x = 1")
+    (tmp_path / "with-dash.py").write_text("def reward(batch): return [0.0]")
     assert available() == ["neither", "shout"]
     assert load("shout", {}).name == "shout"
-    assert "must define one SingleTurnEnvironment class or one function reward(batch), got neither" in refused(
-        "neither"
-    )
+    assert "must define one environment class or one function reward(batch), got neither" in refused("neither")
     for name in available():
         sys.modules.pop(f"environments.{name}")

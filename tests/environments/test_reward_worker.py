@@ -13,20 +13,20 @@ import pytest
 from environments.base import Sample
 from environments.batch import REWARD_COLUMNS, table_of
 from environments.checks import BadEnvironment
-from environments.worker import RewardWorker
+from environments.worker import EnvironmentWorker
 
 LIMIT_S = 1.0
 
 
 @pytest.fixture(scope="module")
 def hostile():
-    with RewardWorker("hostile:Hostile", {}, limit_s=LIMIT_S) as worker:
+    with EnvironmentWorker("hostile:Hostile", {}, limit_s=LIMIT_S) as worker:
         yield worker
 
 
 @pytest.fixture(scope="module")
 def hostile_async():
-    with RewardWorker("hostile:HostileAsync", {}, limit_s=LIMIT_S) as worker:
+    with EnvironmentWorker("hostile:HostileAsync", {}, limit_s=LIMIT_S) as worker:
         yield worker
 
 
@@ -129,6 +129,7 @@ def test_times_are_of_the_shared_monotonic_clock(hostile):
         ("sleep", "reward took longer than 1 s; its process was replaced"),
         ("exit", "its process ended with exit code 3"),
         ("segfault", "its process was killed by SIGSEGV"),
+        ("interrupt", "its process was killed by SIGINT"),
     ],
 )
 def test_a_hang_or_a_crash_costs_its_row_only(hostile, completion, error):
@@ -153,7 +154,7 @@ def test_every_hang_is_bounded_and_nothing_is_left_running(hostile):
 
 
 def test_the_limit_is_a_limit_of_each_call_not_of_the_batch():
-    with RewardWorker("hostile:HostileAsync", {}, limit_s=0.5) as worker:  # 0.05 s a call, 16 at a time
+    with EnvironmentWorker("hostile:HostileAsync", {}, limit_s=0.5) as worker:  # 0.05 s a call, 16 at a time
         assert worker.score(batch(*["fine"] * 200))["error"].null_count == 200
 
 
@@ -178,14 +179,14 @@ def test_among_async_calls_the_guilty_one_is_found(hostile_async, completion):
 
 def test_the_process_is_light_and_knows_nothing_of_ray(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with RewardWorker("hostile_light:Modules", {}, limit_s=LIMIT_S) as worker:
+    with EnvironmentWorker("hostile_light:Modules", {}, limit_s=LIMIT_S) as worker:
         table = worker.score(batch("x"))
     assert table["tags"].to_pylist() == [[("heavy", ""), ("ray", "")]]
 
 
 def test_a_worker_starts_in_a_blink():
     started = time.monotonic()
-    RewardWorker("reverse_text", {}, limit_s=LIMIT_S).close()
+    EnvironmentWorker("reverse_text", {}, limit_s=LIMIT_S).close()
     assert time.monotonic() - started < 5
 
 
@@ -196,7 +197,7 @@ def test_what_an_environment_prints_disturbs_nothing(hostile):
 def test_sample_and_end_token_arrive_as_they_were():
     messages = [{"role": "user", "content": "2+2?"}]
     samples = [Sample(messages, {"x": [1, None]}, {"level": 3}), Sample("messages:é", "4")]
-    with RewardWorker("hostile_light:Picky", {}, limit_s=LIMIT_S, eos_token="</s>") as worker:
+    with EnvironmentWorker("hostile_light:Picky", {}, limit_s=LIMIT_S, eos_token="</s>") as worker:
         table = worker.score(table_of(samples, ["4</s>", "4"]))
     assert table["reward"].to_pylist() == [1.0, 0.0]
     assert table["tags"].to_pylist() == [
@@ -235,27 +236,37 @@ def test_a_table_that_cannot_be_scored_is_refused(hostile):
             {},
             "environment 'hostile:Stuck': its process ended with exit code 5 while starting",
         ),
+        (
+            "hostile:Stuck",
+            {"how": "sys.exit"},
+            "environment 'hostile:Stuck': its process ended with exit code 4 while starting",
+        ),
+        (
+            "hostile:Stuck",
+            {"how": "interrupt"},
+            "environment 'hostile:Stuck': its process was killed by SIGINT while starting",
+        ),
         ("hostile:Settings", {"size": 0}, "size must be at least 1, got 0"),
         ("hostile:Settings", {"size": {1}}, "settings must be JSON values"),
     ],
 )
 def test_an_environment_that_cannot_start_is_refused_at_once(name, kwargs, message):
     with pytest.raises(BadEnvironment) as caught:
-        RewardWorker(name, kwargs, limit_s=LIMIT_S)
+        EnvironmentWorker(name, kwargs, limit_s=LIMIT_S)
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("limit_s", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("limit_s", [0, -1, float("nan"), float("inf"), 1e300, 86_401])
 def test_a_limit_must_be_a_positive_time(limit_s):
     with pytest.raises(ValueError, match="the time limit must be a positive number of seconds"):
-        RewardWorker("reverse_text", {}, limit_s=limit_s)
+        EnvironmentWorker("reverse_text", {}, limit_s=limit_s)
 
 
 def test_a_closed_worker_says_so():
-    worker = RewardWorker("reverse_text", {}, limit_s=LIMIT_S)
+    worker = EnvironmentWorker("reverse_text", {}, limit_s=LIMIT_S)
     worker.close()
     worker.close()
-    with pytest.raises(ValueError, match="the reward worker of environment 'reverse_text' is closed"):
+    with pytest.raises(ValueError, match="the worker of environment 'reverse_text' is closed"):
         worker.score(batch("x"))
 
 
@@ -278,8 +289,8 @@ def test_a_busy_child_does_not_outlive_its_parent():
         "import psutil, threading, time\n"
         "from environments.base import Sample\n"
         "from environments.batch import table_of\n"
-        "from environments.worker import RewardWorker\n"
-        "worker = RewardWorker('hostile:Hostile', {}, limit_s=60)\n"
+        "from environments.worker import EnvironmentWorker\n"
+        "worker = EnvironmentWorker('hostile:Hostile', {}, limit_s=60)\n"
         "print(psutil.Process().children()[0].pid, flush=True)\n"
         "worker.score(table_of([Sample('p')], ['busy']))\n"
     )
@@ -295,21 +306,21 @@ def test_a_busy_child_does_not_outlive_its_parent():
 
 
 def test_a_bare_function_scores_a_batch():
-    with RewardWorker("hostile:lengths", {}, limit_s=LIMIT_S) as worker:
+    with EnvironmentWorker("hostile:lengths", {}, limit_s=LIMIT_S) as worker:
         assert worker.score(batch("a", "bcd"))["reward"].to_pylist() == [1.0, 3.0]
         assert worker.score(batch()).num_rows == 0
 
 
 @pytest.mark.parametrize("completion", ["busy", "divide", "exit"])
 def test_a_bad_row_of_a_bare_function_costs_only_itself(completion):
-    with RewardWorker("hostile:lengths", {}, limit_s=LIMIT_S) as worker:
+    with EnvironmentWorker("hostile:lengths", {}, limit_s=LIMIT_S) as worker:
         found = outcome(worker.score(batch("a", completion, "bcd")))
     assert [reward for reward, _ in found] == [1.0, None, 3.0]
     assert found[1][1].startswith("environment 'hostile:lengths': ")
 
 
 def test_a_bare_function_may_ask_for_a_table_and_give_one_back():
-    with RewardWorker("hostile:from_table", {}, limit_s=LIMIT_S) as worker:
+    with EnvironmentWorker("hostile:from_table", {}, limit_s=LIMIT_S) as worker:
         table = worker.score(batch("a", "b"))
     assert table["reward"].to_pylist() == [0.5, 0.5]
     assert table["sample_metrics"].to_pylist() == [[("words", 2.0)]] * 2
@@ -335,7 +346,7 @@ def test_what_a_bare_function_may_not_return(returns, completion, error):
 
 @pytest.fixture(scope="module")
 def returns():
-    with RewardWorker("hostile:returns", {}, limit_s=LIMIT_S) as worker:
+    with EnvironmentWorker("hostile:returns", {}, limit_s=LIMIT_S) as worker:
         yield worker
 
 

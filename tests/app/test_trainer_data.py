@@ -1,0 +1,65 @@
+"""From the batcher's shares to the trainer's packs: which tokens are trained, and at which temperature."""
+
+import pyarrow as pa
+import pytest
+import torch
+
+from app.batch import SHARE, BatchBuilder
+from app.logprobs import scaled_logits
+from app.trainer_data import Pack, read_share
+from tests.app.tiny import scored, tiny_config
+
+TOKENS = [11, 12, 21, 22, 23, 13]
+SAMPLED = [True, True, False, False, False, True]
+
+
+def packs(*environments: str, **config) -> list[Pack]:
+    """The packs of a step with one conversation of each of these environments in every group."""
+    entries = [{"name": "sums", "label": "hot"}, {"name": "sums", "label": "cold", "temperature": 0.5}]
+    builder = BatchBuilder(tiny_config(environments=entries, prompts_per_step=len(environments), **config), 1, 1)
+    said = {
+        "token_ids": TOKENS,
+        "sampled": SAMPLED,
+        "rollout_logprobs": [-1.0, -2.0, 0.0, 0.0, 0.0, -3.0],
+        "versions": [0, 0, -1, -1, -1, 0],
+    }
+    for group_id, env in enumerate(environments):
+        builder.add([scored(group_id, index, float(index), env=env, **said) for index in range(4)])
+    share = pa.Table.from_pylist(builder.take().shares, schema=SHARE)
+    return read_share(share).packs
+
+
+def test_tokens_of_the_environment_are_read_and_never_trained():
+    (pack,) = packs("hot", seq_len=64)
+    of_one = pack.sequences == pack.sequences[0]
+    assert pack.targets[of_one].tolist() == [11, 12, 13]
+    assert pack.rollout_logprobs[of_one].tolist() == [-1.0, -2.0, -3.0]
+    assert pack.versions.unique().tolist() == [0]
+    assert pack.token_ids.shape == (1, 4 * (3 + len(TOKENS)))
+    # The logits that predict the last token are those of the environment's last.
+    assert pack.token_ids[0, pack.sources[of_one]].tolist() == [5, 11, 23]
+
+
+def test_a_pack_of_one_temperature_has_one():
+    assert [pack.temperatures for pack in packs("cold", seq_len=64)] == [0.5]
+    assert [pack.temperatures for pack in packs("hot", seq_len=64, temperature=0.7)] == [0.7]
+
+
+def test_a_pack_of_several_temperatures_has_one_a_token():
+    (pack,) = packs("hot", "cold", seq_len=128)
+    assert pack.temperatures.shape == (len(pack.targets), 1)
+    by_sample = {int(s): t.item() for s, t in zip(pack.sequences, pack.temperatures, strict=True)}
+    assert sorted(by_sample.values()) == [0.5] * 4 + [1.0] * 4
+
+
+def test_each_row_of_logits_is_divided_by_its_own_temperature():
+    logits = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
+    assert scaled_logits(logits, torch.tensor([[1.0], [0.5]])).tolist() == [[1.0, 2.0], [2.0, 4.0]]
+    assert scaled_logits(logits, 1) is logits
+
+
+def test_a_mask_of_another_length_than_the_tokens_is_refused():
+    builder = BatchBuilder(tiny_config(prompts_per_step=1), 1, 1)
+    builder.add([scored(0, index, float(index), sampled=[True]) for index in range(4)])
+    with pytest.raises(ValueError, match="1 values for"):
+        builder.take()
