@@ -98,7 +98,7 @@ class MetricsCore:
                     frames.append(read_segment(folder, segment).filter(pl.col("attempt") == self.attempt))
                 except (DamagedSegment, FileNotFoundError) as error:
                     self.notes["store"] = f"{error}; its rows are left out"
-        return pl.concat(frames)
+        return pl.concat(frames, how="diagonal")  # a segment of an older version lacks the newer columns
 
     def has_samples(self, source: str, seq: int) -> bool:
         return self.store.samples.has(source, seq)

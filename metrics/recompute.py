@@ -164,7 +164,7 @@ def attempt_rows(folder: Path, attempt: int, columns: list[str] | None = None) -
     found = read(folder, lambda s: s.attempts[0] <= attempt <= s.attempts[1], columns, keep=False)
     if not found.frames:
         return pl.DataFrame(schema={"step": pl.Int64, "outcome": pl.String}), found.damaged
-    return pl.concat(found.frames).filter(pl.col("attempt") == attempt), found.damaged
+    return pl.concat(found.frames, how="diagonal").filter(pl.col("attempt") == attempt), found.damaged
 
 
 def compared(attempt: int, step: int, logged: Mapping[str, float], derived: Mapping[str, float]) -> list[Difference]:

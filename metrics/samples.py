@@ -118,16 +118,19 @@ def sort_key(rows: pl.DataFrame, sort: str) -> pl.Expr:
 
 
 def with_bulky(folder: Path, segments: list[Segment], page: pl.DataFrame, bulky: list[str]) -> pl.DataFrame:
-    """The page with its texts and token lists: of each segment only the parts that hold its rows are decoded."""
+    """The page with its texts and token lists: of each segment only the parts that hold its rows are decoded.
+
+    A column that a segment of an older version lacks is absent.
+    """
     frames = [empty(SAMPLES).select(*bulky, "row")]
     for segment in segments:
         mine = page.filter(pl.col("row").is_between(segment.first_row, segment.last_row))["row"].to_list()
         if mine:
-            lazy = (
-                pl.scan_parquet(verified_path(folder, segment)).select(*bulky, "row").filter(pl.col("row").is_in(mine))
-            )
-            frames.append(lazy.collect())
-    return page.join(pl.concat(frames), on="row", how="left", maintain_order="left")
+            lazy = pl.scan_parquet(verified_path(folder, segment))
+            known = lazy.collect_schema()
+            has = [name for name in bulky if name in known]
+            frames.append(lazy.select(*has, "row").filter(pl.col("row").is_in(mine)).collect())
+    return page.join(pl.concat(frames, how="diagonal"), on="row", how="left", maintain_order="left")
 
 
 def spans(run_dir: Path, step_from: int, step_to: int, attempt: int | None = None) -> pl.DataFrame:

@@ -194,7 +194,8 @@ class Table:
         if len(good) < 2:
             return
         old = [segment for segment, _ in good]
-        frame = pl.concat([frame for _, frame in good]).sort(self.sort_merged_by, maintain_order=True)
+        frames = [frame for _, frame in good]
+        frame = pl.concat(frames, how="diagonal").sort(self.sort_merged_by, maintain_order=True)
         merged = self.write(
             frame.to_arrow(), merged_name(old, level + 1), merged_entry(old, level + 1, self.merge_meta), durable=True
         )

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metrics import core as core_module
 from metrics import read, reader
+from metrics.recompute import recompute
 from metrics.schema import samples_table, spans_table
 from metrics.store import Store
 from metrics.thin import bucket_width, thinned, thinned_steps
@@ -282,3 +284,29 @@ def test_what_selection_throws_away_is_shown_by_reason_environment_and_length(tm
     assert (found["environment", "words"]["drop_pct"], found["environment", "sums"]["drop_pct"]) == (100.0, 0.0)
     assert found["length", "64 to 255"]["dropped"] == 2
     assert (found["all", "all"]["reward_mean_generated"], found["all", "all"]["reward_mean_trained"]) == (0.75, 0.5)
+
+
+def test_samples_of_a_version_without_conversations_stay_readable_and_mergeable(tmp_path, monkeypatch):
+    """The column `turns` came later: a run that was begun without it is read, resumed, merged and recomputed."""
+    turns = [{"role": "assistant", "text": "7", "first_token": 0, "num_tokens": 1, "tool": None, "is_error": False}]
+
+    def write(attempt: int, steps: range, **given) -> None:
+        writer = core(tmp_path, attempt=attempt, resume_step=steps[0] - 1)
+        for step in steps:
+            rows = [sample(step=step, sample_id=step, group_id=step, completion=str(step), **given)]
+            writer.log_samples(f"batcher/{attempt}", step, samples_table(rows))
+            writer.log_step(f"trainer/{attempt}", step, step, {}, spans_table([]), step)
+        writer.close("finished")
+
+    conformed = core_module.conform
+    with monkeypatch.context() as older:
+        older.setattr(
+            core_module, "conform", lambda t, s: conformed(t, s).drop_columns(["turns"] if "turns" in s.names else [])
+        )
+        write(1, range(1, 4))
+    assert read.samples(tmp_path, step=2)[0]["turns"].to_list() == [None]
+    write(2, range(4, 20), turns=turns)
+    assert list((tmp_path / "metrics/samples").glob("*.L1.parquet")), "old and new rows were merged"
+    found = read.samples(tmp_path, limit=None)[0]
+    assert found.sort("step")["turns"].to_list() == [None] * 3 + [turns] * 16
+    assert recompute(tmp_path).differences == []
