@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import core as core_module
-from metrics import read, reader
+from metrics import books, read, reader
 from metrics.recompute import recompute
 from metrics.schema import samples_table, spans_table
 from metrics.store import Store
@@ -298,10 +297,10 @@ def test_samples_of_a_version_without_conversations_stay_readable_and_mergeable(
             writer.log_step(f"trainer/{attempt}", step, step, {}, spans_table([]), step)
         writer.close("finished")
 
-    conformed = core_module.conform
+    conformed = books.conform
     with monkeypatch.context() as older:
         older.setattr(
-            core_module, "conform", lambda t, s: conformed(t, s).drop_columns(["turns"] if "turns" in s.names else [])
+            books, "conform", lambda t, s: conformed(t, s).drop_columns(["turns"] if "turns" in s.names else [])
         )
         write(1, range(1, 4))
     assert read.samples(tmp_path, step=2)[0]["turns"].to_list() == [None]
