@@ -246,6 +246,7 @@ def whole_sample(directory: Path, row: dict[str, Any]) -> dict[str, Any]:
     for name in TEXTS:
         value = sample[name]
         sample[name] = {"text": value[:CLIP], "length": len(value), "turns": turns(value) if name == "prompt" else None}
+    sample["turns"] = [turn | {"text": turn["text"][:CLIP]} for turn in sample.get("turns") or []]
     num_tokens = len(sample.get("token_ids") or [])
     sample["num_token_ids"] = num_tokens
     for name in PER_TOKEN:

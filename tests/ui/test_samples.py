@@ -1,8 +1,12 @@
 """Samples, timeline and logs as the pages ask for them."""
 
 import pytest
+from fastapi.testclient import TestClient
 
-from ui.rollouts import as_dict, last_turn, turns
+from metrics.schema import samples_table, spans_table
+from tests.metrics.builders import START, core, sample, write_run_json
+from ui.app import without_pages
+from ui.rollouts import CLIP, as_dict, last_turn, turns
 from ui.timeline import packed
 
 
@@ -50,6 +54,33 @@ def test_one_sample_has_all_its_parts(dashboard, runs):
     assert len(sample["token_ids"]) == sample["completion_tokens"] == sample["num_token_ids"]
     assert sample["golden_answers"]["answer"].isdigit()
     assert sample["pieces"] is None
+
+
+def test_a_conversation_comes_turn_by_turn(root):
+    said = [
+        ("assistant", "<b>call</b>", None, False),
+        ("tool", "x" * 30_000, "add", True),
+        ("assistant", "7", None, False),
+    ]
+    places = {"first_token": 0, "num_tokens": 4}
+    spoken = [{"role": r, "text": text, "tool": tool, "is_error": bad, **places} for r, text, tool, bad in said]
+    directory = root / "talk-20260301-120000-0001"
+    writer = core(directory)
+    writer.log_samples("batcher/1", 1, samples_table([sample(turns=spoken), sample(sample_id=1)]))
+    writer.log_step("trainer/1", 1, 1, {}, spans_table([]), 2)
+    writer.close("finished")
+    write_run_json(directory, "talk", "finished", START, 1, 1, 1, ("sums",))
+    with TestClient(without_pages(root, None), base_url="http://127.0.0.1") as client:
+        found = [
+            client.get("/data/sample", params={"run": directory.name, "step": 1, "sample_id": i}).json() for i in (0, 1)
+        ]
+    assert [(turn["role"], turn["tool"], turn["is_error"]) for turn in found[0]["turns"]] == [
+        ("assistant", None, False),
+        ("tool", "add", True),
+        ("assistant", None, False),
+    ]
+    assert [len(turn["text"]) for turn in found[0]["turns"]] == [11, CLIP, 1]
+    assert found[1]["turns"] == []
 
 
 def test_an_evaluated_completion_is_found_among_evaluations(dashboard, runs):

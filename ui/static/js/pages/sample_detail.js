@@ -37,7 +37,7 @@ function content(sample, page) {
 }
 
 function facts(sample) {
-  const versions = (sample.versions || []).filter((one) => one != null);
+  const versions = (sample.versions || []).filter((one) => one != null && one >= 0); // -1: what an environment said
   const span = (from, to) => (from == null || to == null ? null : duration(to - from));
   const low = versions.length ? Math.min(...versions) : null;
   const high = versions.length ? Math.max(...versions) : null;
@@ -69,8 +69,15 @@ function texts(sample, page) {
     pairs("Golden answers", sample.golden_answers),
     pairs("Tags", sample.tags),
     h("section", {}, h("h3", {}, "Prompt"), sample.prompt.turns ? sample.prompt.turns.map((turn) => h("div", { class: "turn" }, h("span", { class: "role" }, turn.role || "message"), longText(turn.content))) : whole(sample, "prompt", page)),
-    h("section", {}, h("h3", {}, "Completion"), whole(sample, "completion", page)),
+    sample.turns.length ? conversation(sample) : h("section", {}, h("h3", {}, "Completion"), whole(sample, "completion", page)),
   ];
+}
+
+// What the policy and the environment said in turn; the results of tools under their names.
+function conversation(sample) {
+  const who = (turn) => (turn.role === "assistant" ? "policy" : turn.tool ? `${turn.role}: ${turn.tool}` : turn.role);
+  return h("section", {}, h("h3", {}, "Conversation"), sample.turns.map((turn) => h("div", { class: `turn ${turn.role === "assistant" ? "policy" : ""}` },
+    h("span", { class: `role ${turn.is_error ? "bad" : ""}` }, `${who(turn)}${turn.is_error ? ", failed" : ""}${turn.num_tokens ? ` · ${count(turn.num_tokens)} tokens` : ""}`), longText(turn.text))));
 }
 
 // Reward parts, each within the range that its environment declares for it.
