@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from app import config as configuration
 from app.config import ConfigError
 from app.jobs import Jobs, Run, StopFailed
 from app.ray_jobs import NoCluster
@@ -87,8 +88,11 @@ def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
             if isinstance(config, str):
                 if config not in config_names():
                     raise HTTPException(422, f"config {config[:80]!r}: not one of {', '.join(config_names())}")
-                return _view(jobs.submit(configs / config, wanted.overrides))
-            return _view(jobs.submit(config, wanted.overrides))
+                checked = configuration.load(configs / config, wanted.overrides)
+            else:
+                checked = configuration.from_dict(config, wanted.overrides)
+            configuration.refuse_files(checked)
+            return _view(jobs.submit(checked))
 
     @api.get("/runs")
     def runs() -> list[RunView]:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from app import config_checks, config_text
-from app.config_errors import ConfigError, Problems, check_finite, explain
+from app.config_errors import ConfigError, Problem, Problems, check_finite, explain
 
 __all__ = [
     "Config",
@@ -32,6 +32,7 @@ __all__ = [
     "dump",
     "from_dict",
     "load",
+    "refuse_files",
 ]
 
 Algorithm = Literal["grpo", "rloo", "reinforce_pp", "dr_grpo", "cispo", "gspo", "sapo"]
@@ -52,6 +53,8 @@ NAME = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_]\w*|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+# A path ends in .py. Made absolute where it is read: a run may work in another folder.
+ENVIRONMENT_FILE = re.compile(r"(.+\.py)((?::[A-Za-z_]\w*)?)", re.ASCII)
 BACKEND_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 # Sections of built-in metric keys: an environment of that name could shadow one of them.
 RESERVED_LABELS = frozenset(
@@ -84,7 +87,7 @@ class Section(BaseModel):
 
 class EnvironmentConfig(Section):
     name: str
-    """A file in environments/, or an importable 'package.module:Class'."""
+    """A file in environments/, an entry point, an importable 'package.module:Class', or the path of a .py file."""
     label: str
     """The environment's name in metrics; by default its name. Tells two entries of one environment apart."""
     weight: Positive = 1.0
@@ -117,16 +120,18 @@ class EnvironmentConfig(Section):
     def _label_from_name(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and data.get("label") is None:
             name = data.get("name")
-            is_right = isinstance(name, str) and ENVIRONMENT_NAME.fullmatch(name)
-            return {**data, "label": name if is_right else "unnamed"}
+            return {**data, "label": _label_of(name) if isinstance(name, str) else "unnamed"}
         return data
 
     @field_validator("name")
     @classmethod
     def _name_is_importable(cls, name: str) -> str:
-        if not ENVIRONMENT_NAME.fullmatch(name):
-            raise ValueError("wanted the name of a file in environments/ (without .py) or 'package.module:Class'")
-        return name
+        if ENVIRONMENT_NAME.fullmatch(name):
+            return name
+        if (file := ENVIRONMENT_FILE.fullmatch(name)) and name.isprintable():
+            return f"{Path(file[1]).expanduser().absolute()}{file[2]}"
+        wanted = "the name of a file in environments/ (without .py), 'package.module:Class', or the path of a .py file"
+        raise ValueError(f"wanted {wanted}")
 
     @field_validator("label")
     @classmethod
@@ -154,6 +159,14 @@ class EnvironmentConfig(Section):
     def _kwargs_are_finite(cls, kwargs: dict[str, JsonValue]) -> dict[str, JsonValue]:
         check_finite(kwargs)
         return kwargs
+
+
+def _label_of(name: str) -> str:
+    """The label of an environment that has none: its name, or the name of its file."""
+    if ENVIRONMENT_NAME.fullmatch(name):
+        return name
+    file = ENVIRONMENT_FILE.fullmatch(name)
+    return Path(file[1]).stem if file else "unnamed"
 
 
 class SeqMaskConfig(Section):
@@ -430,6 +443,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def from_dict(data: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "config") -> Config:
     """The same for a mapping that is already parsed; `source` is what error messages call it."""
     return _validated(config_text.Document(dict(data), {}), overrides, source)
+
+
+def refuse_files(config: Config, source: str = "config") -> None:
+    """For configurations that come over a network: an environment may not be a file of this machine."""
+    for i, entry in enumerate(config.environments):
+        if ENVIRONMENT_FILE.fullmatch(entry.name):
+            why = "the path of a file is for the command line; use the name of an installed environment"
+            raise ConfigError(source, [Problem(f"environments.{i}.name", why)])
 
 
 def dump(config: Config) -> str:

@@ -90,6 +90,13 @@ class BaseEnvironment:
             "embedded policy is warmed up; add them or choose another model"
         )
 
+    def gold_completion(self, sample: Sample) -> str | Sequence[str] | None:
+        """A completion that deserves the highest reward (of a conversation: the policy's turns), None if none is known.
+
+        `python -m environments check` holds the rewards against it; training never sees it.
+        """
+        return None
+
     def map_fn(self, eos_token: str = "") -> MapFn:
         """For `dataset.map_batches(env.map_fn(), batch_format="pyarrow")`: adds the reward columns."""
         from environments.batch import (

@@ -4,7 +4,6 @@ A prompt asks for the expression in <answer> tags. The total reward is 0 to 2: u
 one pair of tags, the rest for a legal expression in them) and 1 for reaching the target.
 """
 
-import ast
 import operator
 import random
 import re
@@ -14,11 +13,10 @@ from fractions import Fraction
 from typing import ClassVar
 
 from environments.base import RewardResult, Sample, SingleTurnEnvironment, Split
+from environments.support.arithmetic import worked_out
 
 ANSWER = re.compile(r"<answer>([^<>]*)</answer>")
-ARITHMETIC = re.compile(r"[0-9+\-*/() ]*")
-MAX_EXPRESSION = 200
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+WHOLE_NUMBERS = re.compile(r"[0-9+\-*/() ]*")
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
@@ -73,6 +71,9 @@ class Countdown(SingleTurnEnvironment):
         golden = {"expression": sample.metadata["solution"]}
         return RewardResult(form + correct, {"format": form, "correct": correct}, golden)
 
+    def gold_completion(self, sample: Sample) -> str:
+        return f"<answer>{sample.metadata['solution']}</answer>"
+
     def _draw(self, rng: random.Random) -> tuple[tuple[int, ...], int, str]:
         """Numbers, and a target that a random expression of all of them reaches."""
         while True:
@@ -105,21 +106,10 @@ def _sample(numbers: tuple[int, ...], target: int, solution: str) -> Sample:
 
 def evaluate(expression: str, numbers: Sequence[int]) -> Fraction | None:
     """The value of arithmetic over these numbers; None when it is anything else. Nothing is executed."""
-    if len(expression) > MAX_EXPRESSION or not ARITHMETIC.fullmatch(expression):
+    if not WHOLE_NUMBERS.fullmatch(expression):
         return None
     try:
-        tree = ast.parse(expression.strip(), mode="eval").body
-        used: Counter[int] = Counter()
-        value = _value(tree, used)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        value, used = worked_out(expression, has_signs=False)
+    except ValueError:
         return None
-    return value if used <= Counter(numbers) else None
-
-
-def _value(node: ast.expr, used: Counter[int]) -> Fraction:
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_value(node.left, used), _value(node.right, used))
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        used[node.value] += 1
-        return Fraction(node.value)
-    raise ValueError(f"not arithmetic: {type(node).__name__}")
+    return value if used <= Counter(map(Fraction, numbers)) else None

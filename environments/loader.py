@@ -1,10 +1,19 @@
-"""Find an environment by name and build it with its settings; refuse what it does not take."""
+"""Find an environment by name and build it with its settings; refuse what it does not take.
+
+A name is one of four things: a file or folder of this folder, an entry point of an installed package (group
+`telescope.environments`), "package.module:Class" or ":function", or the path of a file, which ends in ".py". A path is
+never searched for: it is the file that somebody wrote down, on the command line or in a configuration file, and
+configurations that come over HTTP may not name one (app/api.py).
+"""
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,21 +22,23 @@ from environments.base import BaseEnvironment, Sample
 from environments.checks import BadEnvironment, raised, ranges, shown
 from environments.function import FunctionEnvironment
 from environments.multi_turn import MultiTurnEnvironment, State
+from environments.support.optional import remedy
 
 Loaded = BaseEnvironment | FunctionEnvironment
 
-# Files of this folder that are not environments.
+ENTRY_POINTS = "telescope.environments"
+
+# Files and folders of this folder that are not environments.
 MACHINERY = frozenset(
-    {"base", "batch", "checks", "child", "function", "loader", "multi_turn", "parts", "pool", "score", "tool_calls"}
-    | {"tool_schema", "tools", "turn", "worker"}
+    {"base", "batch", "check", "checks", "child", "function", "listing", "loader", "multi_turn", "parts", "pool"}
+    | {"process", "score", "support", "tool_calls", "tool_schema", "tools", "turn", "worker"}
 )
 BASES = frozenset({"environments.base", "environments.multi_turn", "environments.tools"})
 
 
 def available() -> list[str]:
-    """The environments that are files of this folder."""
-    files = (path.stem for path in Path(__file__).parent.glob("*.py"))
-    return sorted(name for name in files if name.isidentifier() and name not in MACHINERY and not name.startswith("_"))
+    """The environments that need no path: those of this folder, and those that installed packages offer."""
+    return sorted({*_own(), *_offered()})
 
 
 def is_multi_turn(name: str) -> bool:
@@ -37,13 +48,31 @@ def is_multi_turn(name: str) -> bool:
 
 
 def load(name: str, kwargs: Mapping[str, Any]) -> Loaded:
-    """A file of this folder by its name, or anything importable as "package.module:Class" or ":function"."""
+    """The environment of that name (see above), built with these settings. Raises BadEnvironment with the reason."""
     target, module = _target(name)
     if not inspect.isfunction(target):
         return _built(name, target, kwargs)
     if kwargs:
         raise BadEnvironment(f"environment {name!r} is a bare function and takes no settings, got {sorted(kwargs)}")
     return _function(name, target, module)
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is the path of a file: it ends in ".py", or in ".py:Class"."""
+    return name.endswith(".py") or ".py:" in name
+
+
+def _own() -> list[str]:
+    """Files and packages in this folder."""
+    folder = Path(__file__).parent
+    found = [*folder.glob("*.py"), *(init.parent for init in folder.glob("*/__init__.py"))]
+    names = (path.stem for path in found)
+    return [name for name in names if name.isidentifier() and name not in MACHINERY and not name.startswith("_")]
+
+
+def _offered() -> dict[str, str]:
+    """Entry points by name: "package.module" or "package.module:Class"."""
+    return {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINTS) if point.name.isidentifier()}
 
 
 def _function(name: str, target: Any, module: ModuleType) -> FunctionEnvironment:
@@ -61,6 +90,8 @@ def _built(name: str, target: type[BaseEnvironment], kwargs: Mapping[str, Any]) 
     try:
         environment = target(**kwargs)
         environment.check_settings()
+    except BadEnvironment as error:
+        raise BadEnvironment(f"environment {name!r}: {error}") from error
     except Exception as error:
         raise BadEnvironment(f"environment {name!r} cannot be built with {dict(kwargs)}: {raised(error)}") from error
     environment.name = name
@@ -68,20 +99,30 @@ def _built(name: str, target: type[BaseEnvironment], kwargs: Mapping[str, Any]) 
 
 
 def _target(name: str) -> tuple[Any, ModuleType]:
-    path, colon, attribute = name.partition(":")
-    if colon:
-        module = _module(name, path)
-        if not attribute.isidentifier() or not hasattr(module, attribute):
-            raise BadEnvironment(f"environment {name!r}: module {path!r} has no {shown(attribute)}")
-        return _usable(name, getattr(module, attribute)), module
-    if name not in available():
-        hint = _nearest(name, available())
-        raise BadEnvironment(
-            f"environment {name!r} is unknown; available: {', '.join(available())}{hint}; "
-            'for one elsewhere write "package.module:Class"'
-        )
-    module = _module(name, f"environments.{name}")
-    return _only_one(name, module), module
+    if is_path(name):
+        path, _, attribute = name.partition(".py:")
+        return _chosen(name, _file(name, path if not attribute else f"{path}.py"), attribute)
+    if ":" in name:
+        path, _, attribute = name.partition(":")
+        return _chosen(name, _module(name, path), attribute or " ")
+    if name in _own():
+        return _chosen(name, _module(name, f"environments.{name}"), "")
+    if name in (offered := _offered()):
+        path, _, attribute = offered[name].partition(":")
+        return _chosen(name, _module(name, path), attribute)
+    raise BadEnvironment(
+        f"environment {name!r} is unknown; available: {', '.join(available())}{_nearest(name, available())}; "
+        'for one elsewhere write "package.module:Class" or the path of a .py file'
+    )
+
+
+def _chosen(name: str, module: ModuleType, attribute: str) -> tuple[Any, ModuleType]:
+    """What a module offers under this name; without a name, the one environment that it defines."""
+    if not attribute:
+        return _only_one(name, module), module
+    if not attribute.isidentifier() or not hasattr(module, attribute):
+        raise BadEnvironment(f"environment {name!r}: module {module.__name__!r} has no {shown(attribute)}")
+    return _usable(name, getattr(module, attribute)), module
 
 
 def _module(name: str, path: str) -> ModuleType:
@@ -92,23 +133,56 @@ def _module(name: str, path: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (path == error.name or path.startswith(error.name + ".")):
             raise BadEnvironment(f"environment {name!r}: there is no module {error.name!r} on the path") from error
-        raise BadEnvironment(
-            f"environment {name!r} needs the package {error.name!r}, which is not installed; install it"
-        ) from error
+        raise _lacking(name, error) from error
     except Exception as error:
         raise BadEnvironment(f"environment {name!r} cannot be imported: {raised(error)}") from error
 
 
+def _file(name: str, path: str) -> ModuleType:
+    """The module of a file that is not on the import path, under a name of its own; imported once a process."""
+    file = Path(path).expanduser().absolute()
+    if not file.is_file():
+        raise BadEnvironment(f"environment {name!r}: there is no file {str(file)!r}")
+    own = f"environment_of_file_{hashlib.blake2b(str(file).encode(), digest_size=8).hexdigest()}"
+    if own in sys.modules:
+        return sys.modules[own]
+    spec = importlib.util.spec_from_file_location(own, file)
+    assert spec is not None
+    assert spec.loader is not None  # a name that ends in .py has the loader of source files
+    module = sys.modules[own] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[own]
+        if isinstance(error, ModuleNotFoundError):
+            raise _lacking(name, error) from error
+        if isinstance(error, Exception):
+            raise BadEnvironment(f"environment {name!r} cannot be imported: {raised(error)}") from error
+        raise
+    return module
+
+
+def _lacking(name: str, error: ModuleNotFoundError) -> BadEnvironment:
+    lacking = f"needs the package {error.name!r}, which is not installed"
+    return BadEnvironment(f"environment {name!r} {lacking}; {remedy(error.name or '')}")
+
+
 def _only_one(name: str, module: ModuleType) -> Any:
-    own = [value for value in vars(module).values() if _is_environment(value) and value.__module__ == module.__name__]
+    """The environment that a module defines itself, or, for a package, that is defined in one of its modules."""
+    mine = (module.__name__, module.__name__ + ".")
+    own = {
+        id(value): value
+        for value in vars(module).values()
+        if _is_environment(value) and (value.__module__ == mine[0] or value.__module__.startswith(mine[1]))
+    }
     if not own and inspect.isfunction(getattr(module, "reward", None)):
         return module.reward
     if len(own) != 1:
         raise BadEnvironment(
             f"environment {name!r}: its file must define one environment class or one function "
-            f"reward(batch), got {[value.__name__ for value in own] or 'neither'}"
+            f"reward(batch), got {[value.__name__ for value in own.values()] or 'neither'}"
         )
-    return own[0]
+    return next(iter(own.values()))
 
 
 def _usable(name: str, target: Any) -> Any:

@@ -35,3 +35,6 @@ class ReverseText(SingleTurnEnvironment):
         right = sum(a == b for a, b in zip(wanted, got, strict=False))
         reward = right / max(len(wanted), len(got))
         return RewardResult(reward, {"exact": float(got == wanted)}, {"reversed": wanted})
+
+    def gold_completion(self, sample: Sample) -> str:
+        return sample.answer

@@ -57,6 +57,9 @@ class Sums(SingleTurnEnvironment):
         metrics = {"single": float(len(numbers) == 1), "first": float(numbers[:1] == [wanted])}
         return RewardResult(float(got == wanted), metrics, {"sum": wanted})
 
+    def gold_completion(self, sample: Sample) -> str:
+        return sample.answer
+
     def worked_examples(self, seed: int) -> Iterator[tuple[str, str]]:
         """Of training problems; half of them of a sum drawn evenly, so that rare sums are learnt too."""
         rng = random.Random(f"sums worked {seed}")

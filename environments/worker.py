@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 from environments.batch import rows_of, with_scores
 from environments.checks import BadEnvironment, shown
 from environments.child import Link
+from environments.process import inherited
 from environments.score import MAX_CONCURRENT, Row, Score, failed
 from environments.turn import Spoken, Turn, failed_turn
 
@@ -246,20 +246,13 @@ def _spawn() -> tuple[subprocess.Popen[bytes], socket.socket, int]:
             [sys.executable, "-P", "-m", "environments.child", str(theirs.fileno()), str(watched)],
             pass_fds=(theirs.fileno(), watched),
             stdin=subprocess.DEVNULL,
-            env=_environment(),
+            env=inherited(),
             start_new_session=True,
         )
     finally:
         theirs.close()
         os.close(watched)
     return process, ours, lifeline
-
-
-def _environment() -> dict[str, str]:
-    """Our own variables, without Ray's, and with our import path."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    return own | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def _end(process: subprocess.Popen[bytes], connection: socket.socket, lifeline: int) -> None:

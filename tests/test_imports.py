@@ -17,8 +17,9 @@ ALLOWED = {
     "metrics": set(),
     "ui": {"metrics", "app.config", "app.jobs"},
 }
-# The composition root knows the job API and the dashboard; nothing else knows both.
-EXCEPTIONS = {("app/serve.py", "ui")}
+# The composition root knows the job API and the dashboard; nothing else knows both. The command line of the
+# environments reads configurations and runs.
+EXCEPTIONS = {("app/serve.py", "ui"), ("environments/__main__.py", "app")}
 
 HEAVY = {"gradio", "ray", "torch", "transformers", "vllm", "wandb"}
 # Where a framework may be imported at all, by file or by room.

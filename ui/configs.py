@@ -33,7 +33,9 @@ def resolved(text: str) -> app_config.Config:
         file = Path(folder) / "config.yaml"
         file.write_text(text, encoding="utf-8")
         try:
-            return app_config.load(file)
+            config = app_config.load(file)
+            app_config.refuse_files(config)
+            return config
         except ValueError as error:
             raise ValueError(str(error).replace(f"{folder}/", "")) from None
 

@@ -54,6 +54,11 @@ def new_run(tmp_path, name="demo"):
         ({"config": {**PLAN, "steps": "three"}}, "steps"),
         ({"config": "small.yaml", "overrides": ["stepz=4"]}, "steps"),
         ({"config": "../small.yaml"}, "not one of small.yaml"),
+        ({"config": {**PLAN, "environments": [{"name": "/tmp/own.py"}]}}, "the path of a file is for the command line"),
+        (
+            {"config": "small.yaml", "overrides": ["environments.0.name=own.py:One"]},
+            "path of a file is for the command",
+        ),
         ({"config": "/etc/passwd"}, "not one of small.yaml"),
         ({"config": "small.yaml", "entrypoint": "touch /tmp/pwned"}, "Extra inputs are not permitted"),
     ],

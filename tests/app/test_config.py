@@ -371,6 +371,15 @@ def test_updates_are_steps_times_minibatches():
     assert config(minibatches=3).total_updates == 30
 
 
+def test_an_environment_may_be_a_file_which_is_kept_by_its_absolute_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = config(environments=[{"name": "own.py"}, {"name": "./more/two.py:Second"}])
+    assert [e.name for e in loaded.environments] == [f"{tmp_path}/own.py", f"{tmp_path}/more/two.py:Second"]
+    assert [e.label for e in loaded.environments] == ["own", "two"]
+    monkeypatch.chdir("/")
+    assert from_dict(parse(dump(loaded))[0]) == loaded
+
+
 def test_an_environments_label_is_its_name_unless_given():
     loaded = config(environments=[{"name": "sums"}, {"name": "my.env:Hard"}, {"name": "sums", "label": "sums hard"}])
     assert [environment.label for environment in loaded.environments] == ["sums", "my.env:Hard", "sums hard"]

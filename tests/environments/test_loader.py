@@ -16,7 +16,7 @@ def refused(name, kwargs=None):
 
 
 def test_the_folder_is_the_list():
-    assert available() == ["countdown", "reverse_text", "sums"]
+    assert available() == ["code", "countdown", "gsm8k", "math", "reverse_text", "sums"]
 
 
 def test_an_environment_knows_its_name_and_settings():
@@ -26,7 +26,8 @@ def test_an_environment_knows_its_name_and_settings():
 
 def test_an_unknown_name_lists_the_known_ones():
     assert refused("countdwn").startswith(
-        "environment 'countdwn' is unknown; available: countdown, reverse_text, sums; did you mean 'countdown'?"
+        "environment 'countdwn' is unknown; available: code, countdown, gsm8k, math, reverse_text, sums; "
+        "did you mean 'countdown'?"
     )
 
 
@@ -93,12 +94,96 @@ def module(tmp_path, monkeypatch):
 
 def test_a_missing_package_is_named(module):
     name = module("import no_such_package\n")
-    assert "needs the package 'no_such_package', which is not installed" in refused(f"{name}:Thing")
+    assert "needs the package 'no_such_package', which is not installed; install it" in refused(f"{name}:Thing")
+
+
+def test_a_missing_package_of_an_extra_says_which_extra(module, monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)  # as if it were not installed
+    name = module("import math_verify\n")
+    remedy = 'which is not installed; install it with: pip install "telescope-on-ray[math]"'
+    assert f"needs the package 'math_verify', {remedy}" in refused(f"{name}:Thing")
+
+
+def test_a_package_that_only_a_setting_needs_is_named_when_it_is_set(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    environment = load("gsm8k", {"dataset_name": "some/words"})
+    with pytest.raises(BadEnvironment, match=r'needs the package .datasets.*"telescope-on-ray\[hub\]"'):
+        environment.samples("train")
 
 
 def test_a_module_that_fails_to_import_says_why(module):
     assert "cannot be imported: ZeroDivisionError" in refused(f"{module('1 / 0')}:Thing")
     assert "cannot be imported: SyntaxError" in refused(f"{module('def')}:Thing")
+
+
+SHOUT = "def reward(batch): return [float(c.isupper()) for c in batch['completion']]\n"
+CLASSES = """
+from environments.base import Sample, SingleTurnEnvironment
+class One(SingleTurnEnvironment):
+    def __init__(self, size: int = 1): self.size = size
+    def samples(self, split): return [Sample(split)]
+    def compute_reward(self, completion, sample, eos_token=""): return 1.0
+"""
+
+
+def test_the_path_of_a_file_is_a_name(tmp_path, monkeypatch):
+    (tmp_path / "my-own.py").write_text(CLASSES)
+    monkeypatch.chdir(tmp_path)
+    for name in ("my-own.py", "./my-own.py", str(tmp_path / "my-own.py"), "my-own.py:One"):
+        environment = load(name, {"size": 3})
+        assert (environment.name, environment.size) == (name, 3)
+    assert "has no setting 'sise' (str); accepted: size" in refused("my-own.py", {"sise": 1})
+    assert "has no 'Two' (str)" in refused("my-own.py:Two")
+
+
+def test_a_file_that_is_not_there_or_fails_says_so(tmp_path):
+    assert "there is no file" in refused("nowhere/thing.py")
+    (tmp_path / "bad.py").write_text("1 / 0")
+    for _ in range(2):  # what failed is not kept as if it had been imported
+        assert "cannot be imported: ZeroDivisionError" in refused(str(tmp_path / "bad.py"))
+
+
+def test_a_path_is_never_searched_for(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "there is no file" in refused("own.py")
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package with entry points, as pip would leave it."""
+    (tmp_path / "acme_environments.py").write_text(CLASSES)
+    about = tmp_path / "acme_environments-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-environments\nVersion: 1.0\n")
+    points = ("acme = acme_environments:One", "acme_all = acme_environments", "sums = acme_environments:One")
+    (about / "entry_points.txt").write_text("\n".join(["[telescope.environments]", *points, "bad-name = nowhere", ""]))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("acme_environments", None)
+
+
+def test_an_installed_package_offers_environments(installed):
+    assert {"acme", "acme_all", "sums"} <= set(available())
+    assert "bad-name" not in available()
+    assert load("acme", {"size": 2}).size == load("acme_all", {"size": 2}).size == 2
+    assert type(load("sums", {})).__name__ == "Sums", "a file of our own comes before a package's"
+
+
+def test_a_folder_is_an_environment(tmp_path, monkeypatch):
+    import environments
+
+    monkeypatch.setattr(loader, "__file__", str(tmp_path / "loader.py"))
+    monkeypatch.setattr(environments, "__path__", [*environments.__path__, str(tmp_path)])
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "__init__.py").write_text("from environments.large.parts import One\n")
+    (tmp_path / "large" / "parts.py").write_text(CLASSES)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "with-dash.py").write_text(SHOUT)
+    assert available() == ["large"]
+    assert load("large", {"size": 4}).size == 4
+    for name in ("environments.large", "environments.large.parts"):
+        sys.modules.pop(name)
 
 
 def test_a_bare_function_may_bring_samples_and_ranges(module):

@@ -11,15 +11,14 @@ from environments.countdown import evaluate
 from environments.loader import available, load
 
 SETTINGS = {
+    "code": [{}, {"num_train": 20, "partial_credit": True}],
     "countdown": [{}, {"num_numbers": 2, "num_train": 50}],
+    "gsm8k": [{}],
+    "math": [{}],
     "reverse_text": [{}, {"length": 3}],
     "sums": [{}, {"terms": 3, "max_digit": 9, "num_train": 400, "num_eval": 100}],
 }
 CASES = [(name, kwargs) for name in available() for kwargs in SETTINGS.get(name, [{}])]
-
-
-def golden(name, sample):
-    return f"<answer>{sample.metadata['solution']}</answer>" if name == "countdown" else str(sample.answer)
 
 
 def rewards(environment, samples, completions):
@@ -40,9 +39,11 @@ def test_splits_are_disjoint_unique_and_the_same_every_time(name, kwargs):
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
 def test_the_golden_answer_scores_the_maximum_and_the_empty_reply_less(name, kwargs):
     environment = load(name, kwargs)
-    samples = environment.samples("eval")[:50]
+    samples = environment.samples("eval")[:20]
     best = {"countdown": 2.0}.get(name, 1.0)
-    assert rewards(environment, samples, [golden(name, sample) for sample in samples]) == [best] * len(samples)
+    assert rewards(environment, samples, [environment.gold_completion(sample) for sample in samples]) == [best] * len(
+        samples
+    )
     assert max(rewards(environment, samples, [""] * len(samples))) < best / 2
 
 
@@ -57,8 +58,9 @@ def test_any_reply_gets_a_finite_reward(name, completion):
 @pytest.mark.parametrize("name", available())
 def test_metrics_stay_in_their_declared_ranges(name):
     environment = load(name, {})
-    samples = environment.samples("eval")[:20]
-    table = score_table(environment, table_of(samples * 2, [golden(name, s) for s in samples] + ["?"] * 20))
+    samples = environment.samples("eval")[:10]
+    golden = [environment.gold_completion(sample) for sample in samples]
+    table = score_table(environment, table_of(samples * 2, [*golden, *["?"] * 10]))
     for metric, value in itertools.chain.from_iterable(table["sample_metrics"].to_pylist()):
         declared = environment.metrics_ranges[metric]
         assert declared["min"] <= value <= declared["max"]

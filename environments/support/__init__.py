@@ -1,0 +1,1 @@
+"""What several environments share: data from files and the hub, checkers, the sandbox."""

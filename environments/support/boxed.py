@@ -1,0 +1,103 @@
+r"""Problems with one answer in `\boxed{…}`: what `math` and `gsm8k` share."""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from environments.base import RewardResult, Sample, SingleTurnEnvironment, Split
+from environments.support import math_answers
+from environments.support.data import Row, Source, field, held_out
+
+PROBLEM = ("problem", "question", "prompt")
+
+
+class BoxedAnswers(SingleTurnEnvironment):
+    r"""Total reward: 1 for the right answer in the last `\boxed{…}`, else 0.
+
+    `boxed`: there is a boxed answer. `correct`: it is right. `undecided`: comparing it took longer than
+    `check_limit_s`, so it counts as wrong. Problems come from `path` (JSONL or Parquet, with `eval_path` or held out
+    from it), from the hub's `dataset_name`, or, without either, are made here.
+    """
+
+    metrics_ranges: ClassVar = {
+        "boxed": {"min": 0, "max": 1},
+        "correct": {"min": 0, "max": 1},
+        "undecided": {"min": 0, "max": 1, "invert": True},
+    }
+    instruction: ClassVar[str] = "\nGive the final answer as \\boxed{answer}."
+
+    def __init__(
+        self,
+        path: str | None = None,
+        eval_path: str | None = None,
+        dataset_name: str | None = None,
+        dataset_config: str | None = None,
+        num_train: int = 2_000,
+        num_eval: int = 200,
+        seed: int = 0,
+        check_limit_s: float = 3.0,
+    ) -> None:
+        if min(num_train, num_eval) < 1:
+            raise ValueError(f"num_train and num_eval must be at least 1, got {num_train} and {num_eval}")
+        math_answers.check_installed()
+        self.source = Source(path, eval_path, dataset_name, dataset_config)
+        self.num_train, self.num_eval, self.seed, self.check_limit_s = num_train, num_eval, seed, check_limit_s
+
+    def made(self, rng: random.Random) -> tuple[str, str]:
+        """A problem made here, and its answer."""
+        raise NotImplementedError
+
+    def answer_of(self, row: Row) -> str:
+        """The final answer of a row of data."""
+        raise NotImplementedError
+
+    def samples(self, split: Split) -> Sequence[Sample]:
+        train, held = self._given() if self.source.is_given else self._made()
+        return held[: self.num_eval] if split == "eval" else train[: self.num_train]
+
+    def compute_reward(self, completion: str, sample: Sample, eos_token: str = "") -> RewardResult:
+        given = math_answers.last_boxed(completion)
+        correct = undecided = False
+        if given is not None:
+            try:
+                correct = math_answers.same(sample.answer, given, self.check_limit_s)
+            except TimeoutError:  # such an answer is no answer; an error would spare it the zero it deserves
+                undecided = True
+        metrics = {"boxed": float(given is not None), "correct": float(correct), "undecided": float(undecided)}
+        return RewardResult(float(correct), metrics, {"answer": sample.answer})
+
+    def gold_completion(self, sample: Sample) -> str:
+        return f"\\boxed{{{sample.answer}}}"
+
+    def worked_examples(self, seed: int) -> Iterator[tuple[str, str]]:
+        rng = random.Random(f"{type(self).__name__} worked {seed}")
+        problems = self.samples("train")
+        while True:
+            sample = rng.choice(problems)
+            yield str(sample.prompt), self.gold_completion(sample)
+
+    def _given(self) -> tuple[list[Sample], list[Sample]]:
+        train, held = ([self._of_row(row) for row in rows] for rows in self.source.rows())
+        if not held:
+            return held_out(train, self.num_eval, f"held out {self.seed}")
+        asked = {problem for problem, _ in held}  # a problem of the test split is never trained on
+        return list({p: s for p, s in train if p not in asked}.values()), list(dict(held).values())
+
+    def _of_row(self, row: Row) -> tuple[str, Sample]:
+        problem = field(row, PROBLEM, "a problem")
+        return problem, Sample(problem + self.instruction, self.answer_of(row))
+
+    def _made(self) -> tuple[list[Sample], list[Sample]]:
+        """The first problems drawn are held out, so that they stay the same when `num_train` changes."""
+        rng = random.Random(f"{type(self).__name__} {self.seed}")
+        problems: dict[str, str] = {}
+        wanted = self.num_eval + self.num_train
+        for _ in range(20 * wanted):
+            if len(problems) == wanted:
+                break
+            problem, answer = self.made(rng)
+            problems.setdefault(problem, answer)
+        if len(problems) < wanted:
+            raise ValueError(f"only {len(problems)} problems can be made; lower num_train or num_eval, or give a path")
+        drawn = [Sample(problem + self.instruction, answer) for problem, answer in problems.items()]
+        return drawn[self.num_eval :], drawn[: self.num_eval]
