@@ -134,3 +134,17 @@ def test_a_template_that_rewrites_what_was_said_is_found_out(chat):
     assert reads_on(chat, before, " 4", after)
     chat.chat_template = TEMPLATE.replace("{{ m.content }}", "{{ m.content | trim }}")
     assert not reads_on(chat, before, " 4", after)
+
+
+def test_results_of_several_tools_may_share_a_turn(chat):
+    """As in Qwen's template: one turn of the user holds all results."""
+    chat.chat_template = (
+        "{% for m in messages %}{% if m.role == 'tool' %}"
+        "{% if messages[loop.index0 - 1].role != 'tool' %}<bos>user:{% endif %}[{{ m.content }}]"
+        "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<eos>{% endif %}"
+        "{% else %}<bos>{{ m.role }}:{{ m.content }}<eos>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<bos>assistant:{% endif %}"
+    )
+    ids = continuation(chat, said("5", "<eos>", role="tool"), ends(chat), is_closed=True)
+    assert chat.decode(ids) == "<bos>user:[5][<eos>]<eos><bos>assistant:"
+    assert sum(number == chat.eos_token_id for number in ids) == 1

@@ -194,6 +194,7 @@ def test_an_answer_that_leaves_no_room_ends_the_sample_and_keeps_what_there_is(r
 def test_a_sample_that_is_cut_for_good_has_been_heard(rig):
     (row,) = drawn(rig("abcdefgh", max_tokens=5))
     assert (row["finish"], row["truncated_turns"]) == ("length", 1)
+    assert (row["sampled"], row["completion"]) == ([True] * 5, "abcde")  # no end token that it did not sample
     assert State.from_json(row["state"]).data == {"heard": ["abcde"]}
 
 
