@@ -202,6 +202,7 @@ class Sampler:
             "generate_end_s": talk.end_s,
             "num_turns": talk.num_turns,
             "truncated_turns": talk.truncated_turns,
+            **dict.fromkeys(("sampled", "turns", "prefix_breaks", "state")),  # of conversations only
         }
 
 

@@ -10,10 +10,12 @@ import ray
 from app import embedded
 from app.batch import metrics_row, sampled
 from app.engine import Completion, Sampling
+from app.rollout import SAMPLE
 from app.sampler import Sampler, sample_seed, samplings
-from app.stream import group_row
+from app.stream import group_row, score
 from environments.base import Sample
 from environments.multi_turn import State
+from environments.pool import EnvironmentPool
 from tests.app.test_chat import TEMPLATE
 from tests.app.tiny import tiny_config
 
@@ -296,9 +298,20 @@ def test_a_single_turn_group_is_one_call_and_needs_no_mask(rig):
     rows = drawn(sampler, seed=5)
     assert len(sampler.engines.asked) == 1
     assert sampler.engines.asked[0][2].seeds == (sample_seed(5, 7, 0), sample_seed(5, 7, 1))
-    assert "sampled" not in rows[0]
+    assert rows[0]["sampled"] is None
     assert sampled(rows[0]) == [True] * 5
     assert (rows[0]["num_turns"], rows[0]["finish"], rows[0]["completion"]) == (1, "stop", "dcba")
+
+
+def test_a_sample_has_every_column_whatever_it_was_drawn_for(rig):
+    """Evals score the rows as they are; only those of training pass through Arrow, which fills in what is missing."""
+    single = rig("12" + END, name="sums")
+    for sampler in (single, rig("a" + END, "bye" + END)):
+        (row,) = drawn(sampler)
+        assert row.keys() >= {one.name for one in SAMPLE}
+    with EnvironmentPool("sums", {}, limit_s=5.0) as pool:
+        (scored,) = score(drawn(single), {"talk": pool})
+    assert scored["reward"] is not None
 
 
 def test_each_environment_has_its_own_sampling(model):
