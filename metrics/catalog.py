@@ -8,11 +8,11 @@ from typing import Any
 import metrics.step  # noqa: F401 - enters every definition
 from metrics import keys
 from metrics.evals import OF as EVAL_POPULATION  # noqa: F401 - enters the eval definitions
-from metrics.journal import read_lines
 from metrics.ranges import UNKNOWN, Range, declared, shown
-from metrics.reader import manifest
+from metrics.reader import journal, manifest, remembered, stamps
 from metrics.registry import STATS, Metric, find
 from metrics.sample_metrics import SAMPLE_METRIC, SAMPLE_METRIC_OF_ENV
+from metrics.segments import MANIFEST
 from metrics.store import ATTEMPTS, FOLDER, merge_series_meta
 
 Observed = Mapping[str, Sequence[Any]]
@@ -22,7 +22,7 @@ SPREAD = (*STATS, "gini_mean")
 
 def attempts(run_dir: Path) -> list[dict[str, Any]]:
     """The attempts of a run, in order: attempt, resume_step, time, config, environments, num_slots, pid, host."""
-    return sorted(read_lines(Path(run_dir) / FOLDER / ATTEMPTS).items, key=lambda item: item["attempt"])
+    return sorted(journal(Path(run_dir) / FOLDER / ATTEMPTS).items, key=lambda item: item["attempt"])
 
 
 def visible_until(history: Sequence[Mapping[str, Any]]) -> dict[int, int | None]:
@@ -36,7 +36,13 @@ def visible_until(history: Sequence[Mapping[str, Any]]) -> dict[int, int | None]
 
 def catalog(run_dir: Path) -> list[dict[str, Any]]:
     """One entry a metric, by section, group and name. Read from the manifest alone, whatever the run's length."""
-    meta = merge_series_meta([segment.meta for segment in manifest(Path(run_dir) / FOLDER / "series").segments])
+    folder = Path(run_dir) / FOLDER
+    stamped = stamps(folder / "series" / MANIFEST, folder / ATTEMPTS)
+    return [dict(entry) for entry in remembered(("catalog", str(folder)), stamped, lambda: listed(Path(run_dir)))]
+
+
+def listed(run_dir: Path) -> list[dict[str, Any]]:
+    meta = merge_series_meta([segment.meta for segment in manifest(run_dir / FOLDER / "series").segments])
     history = attempts(run_dir)
     environments = history[-1]["environments"] if history else []
     return entries(meta["keys"], meta["sample_metrics"], environments)

@@ -1,7 +1,7 @@
 """Reading tables while they may be written: verified segments, kept in memory, and damaged ones named.
 
-Segments never change once written, so a decoded one is kept (up to CACHED_BYTES over all runs); a delta reads only
-files that are new.
+Segments never change once written, so a decoded one is kept (up to CACHED_BYTES over all runs), and manifests and
+journals are followed: a delta reads only files and lines that are new.
 """
 
 from collections import OrderedDict
@@ -9,19 +9,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import polars as pl
 
-from metrics.segments import MANIFEST, DamagedSegment, Manifest, Segment, read_manifest, read_segment, segment_bytes
+from metrics.journal import NO_FILE, JournalReader, Lines, stamp_of
+from metrics.segments import MANIFEST, DamagedSegment, Manifest, ManifestReader, Segment, read_segment, segment_bytes
 
 CACHED_BYTES = 256 * 2**20
+SUMMARY_BYTES = 64 * 2**10
+"""What a kept summary is taken to weigh."""
 RETRIES = 20
 
 
 @dataclass(frozen=True)
 class Found:
+    known: Manifest
+    """The manifest that was read by."""
     frames: list[pl.DataFrame]
     segments: list[Segment]
+    """Of each frame the segment that it was."""
     damaged: list[str]
     """What could not be read, in words: a segment or a line of the manifest."""
 
@@ -51,25 +58,55 @@ class Cache:
             while self.num_bytes > self.max_bytes and len(self.items) > 1:
                 self.num_bytes -= self.items.popitem(last=False)[1][1]
 
+    def clear(self) -> None:
+        with self.lock:
+            self.items.clear()
+            self.num_bytes = 0
+
 
 SEGMENTS = Cache(CACHED_BYTES)
-MANIFESTS = Cache(64 * 2**20)
+JOURNALS = Cache(16 * 2**20)
 VERIFIED = Cache(2**20)
+SUMMARIES = Cache(16 * 2**20)
+
+
+def forget() -> None:
+    """Give up everything that is kept in memory."""
+    for cache in (SEGMENTS, JOURNALS, VERIFIED, SUMMARIES):
+        cache.clear()
 
 
 def manifest(folder: Path) -> Manifest:
-    """The folder's manifest, read again only when its file has changed."""
-    try:
-        stat = (folder / MANIFEST).stat()
-    except FileNotFoundError:
-        return Manifest([], [])
-    stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    kept = MANIFESTS.get((str(folder),))
-    if isinstance(kept, tuple) and kept[0] == stamp:
-        return kept[1]
-    found = read_manifest(folder)
-    MANIFESTS.put((str(folder),), (stamp, found), stat.st_size + 1)
+    """The folder's manifest; what was read of it before is not read again."""
+    return followed(folder / MANIFEST, ManifestReader)
+
+
+def journal(path: Path) -> Lines:
+    """The lines of a journal; those that were read before are not read again. Not to be changed."""
+    return followed(path, JournalReader)
+
+
+def followed(path: Path, make: Callable[[Path], JournalReader | ManifestReader]) -> Any:
+    reader = JOURNALS.get((str(path),)) or make(path)
+    assert isinstance(reader, JournalReader | ManifestReader)
+    found = reader.read()
+    JOURNALS.put((str(path),), reader, reader.follower.end + 1)
     return found
+
+
+def stamps(*paths: Path) -> tuple[tuple[int, int, int], ...]:
+    """Of each file what changes when the file does."""
+    return tuple(stamp_of(path.stat()) if path.exists() else NO_FILE for path in paths)
+
+
+def remembered(name: tuple[str, ...], stamped: object, work: Callable[[], Any]) -> Any:
+    """The result of `work`, kept while the stamps of what it reads stay the same. Not to be changed."""
+    kept = SUMMARIES.get(name)
+    if isinstance(kept, tuple) and kept[0] == stamped:
+        return kept[1]
+    result = work()
+    SUMMARIES.put(name, (stamped, result), SUMMARY_BYTES)
+    return result
 
 
 def read(
@@ -88,7 +125,7 @@ def read(
                 keep,
             )
         except FileNotFoundError:
-            if read_manifest(folder).segments == known.segments:
+            if manifest(folder) is known:
                 return read_all(
                     folder,
                     known,
@@ -120,7 +157,7 @@ def read_all(
             if not missing_ok:
                 raise
             damaged.append(f"{folder.name}/{segment.file}: the file is missing")
-    return Found(frames, good, damaged)
+    return Found(known, frames, good, damaged)
 
 
 def decoded(folder: Path, segment: Segment, columns: list[str] | None, keep: bool) -> pl.DataFrame:

@@ -15,6 +15,7 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import polars as pl
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metrics.ids import Ids
-from metrics.journal import append_line, read_lines, repair, rewrite, write_durably
+from metrics.journal import Follower, Lines, append_line, repair, rewrite, write_durably
 
 FAN_IN = 16
 MANIFEST = "manifest.jsonl"
@@ -65,13 +66,51 @@ class Manifest:
     damaged_lines: list[int]
 
 
+class ManifestReader:
+    """A manifest that may still grow; each line of it is parsed once. For several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.follower, self.lock = Follower(path), Lock()
+        self.live: dict[str, Segment] = {}
+        self.damaged: list[int] = []
+        self.found = Manifest([], [])
+
+    def read(self) -> Manifest:
+        """The segments that count, in the order of their rows; the same object while nothing changes."""
+        with self.lock:
+            news = self.follower.news()
+            if news is not None:
+                if news.is_whole:
+                    self.live, self.damaged = {}, []
+                self.take(news.lines)
+                ordered = sorted(self.live.values(), key=lambda segment: segment.first_row)
+                self.found = Manifest(ordered, sorted(self.damaged))
+            return self.found
+
+    def take(self, lines: Lines) -> None:
+        self.damaged += lines.damaged
+        for number, item in zip(lines.numbers, lines.items, strict=True):
+            segment = segment_of(item)
+            if segment is None:
+                self.damaged.append(number)
+                continue
+            for name in segment.replaces:
+                self.live.pop(name, None)
+            self.live[segment.file] = segment
+
+
+def segment_of(item: Any) -> Segment | None:
+    """A line of a manifest; None for one that is no segment, or that points out of its folder."""
+    try:
+        segment = Segment(**item)
+    except TypeError:
+        return None
+    return segment if isinstance(segment.file, str) and Path(segment.file).name == segment.file else None
+
+
 def read_manifest(folder: Path) -> Manifest:
-    """The segments that count, in the order of their rows."""
-    lines = read_lines(folder / MANIFEST)
-    every = [Segment(**item) for item in lines.items]
-    gone = {name for segment in every for name in segment.replaces}
-    live = sorted((segment for segment in every if segment.file not in gone), key=lambda segment: segment.first_row)
-    return Manifest(live, lines.damaged)
+    """The manifest as it is now."""
+    return ManifestReader(folder / MANIFEST).read()
 
 
 def segment_bytes(folder: Path, segment: Segment) -> bytes:
@@ -205,7 +244,13 @@ class Table:
         self.open_levels.setdefault(level + 1, []).append(merged)
         self.seal(level + 1)
         if level >= 1:
-            rewrite(self.folder / MANIFEST, [vars(segment) for segment in read_manifest(self.folder).segments])
+            self.shorten_manifest()
+
+    def shorten_manifest(self) -> None:
+        """Leave out what was merged. A manifest with damaged lines stays as it is: readers go on naming them."""
+        found = read_manifest(self.folder)
+        if not found.damaged_lines:
+            rewrite(self.folder / MANIFEST, [vars(segment) for segment in found.segments])
 
     def readable(self, segment: Segment) -> pl.DataFrame | None:
         """None for a damaged segment: it stays where it is, for the reader to name and for a person to look at."""

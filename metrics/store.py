@@ -49,16 +49,20 @@ TABLES = {"series": SERIES, "samples": SAMPLES, "evals": SAMPLES, "spans": SPANS
 
 
 def merge_series_meta(parts: list[Meta]) -> Meta:
-    """Per key the smallest and largest finite value and the number of rows; per environment its sample metrics."""
+    """Per key the smallest and largest finite value and the number of rows; per environment its sample metrics; per
+    attempt its newest step."""
     keys: dict[str, list[Any]] = {}
     names: dict[str, list[str]] = {}
+    last_steps: dict[str, int] = {}
     for part in parts:
+        for attempt, step in part.get("last_steps", {}).items():
+            last_steps[attempt] = max(step, last_steps.get(attempt, step))
         for key, (low, high, count) in part.get("keys", {}).items():
             old_low, old_high, old_count = keys.get(key, (None, None, 0))
             keys[key] = [least(old_low, low), most(old_high, high), old_count + count]
         for environment, mine in part.get("sample_metrics", {}).items():
             names[environment] = sorted({*names.get(environment, ()), *mine})
-    return {"keys": keys, "sample_metrics": names}
+    return {"keys": keys, "sample_metrics": names, "last_steps": last_steps}
 
 
 def least(a: float | None, b: float | None) -> float | None:
@@ -159,7 +163,11 @@ class Store:
             ],
             schema=SERIES,
         )
-        meta = {"keys": key_ranges(rows), "sample_metrics": sample_metrics or {}}
+        meta = {
+            "keys": key_ranges(rows),
+            "sample_metrics": sample_metrics or {},
+            "last_steps": {str(attempt): max(step for step, _, _ in rows)} if rows else {},
+        }
         return self.series.append(table, attempt=attempt, source=source, seq=seq, meta=meta)
 
     def add_samples(self, rows: pa.Table, *, attempt: int, source: str, seq: int) -> Segment:
