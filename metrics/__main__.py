@@ -1,5 +1,5 @@
 """python -m metrics export RUN | recompute RUN | docs: a run's numbers as a file, checked against its rows,
-explained."""
+explained. Exit 1: a number differs, or a part of the run is damaged (named on stderr; the rest is still written)."""
 
 import argparse
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from metrics.docs import page
 from metrics.export import FORMATS, TABLES, export
+from metrics.read import damaged
 from metrics.recompute import recompute
 from metrics.store import FOLDER
 
@@ -51,22 +52,32 @@ def run_export(run_dir: Path, options: argparse.Namespace) -> int:
     target = Path(options.output or f"{options.table}.{options.kind}")
     count = export(run_dir, options.table, options.kind, target)
     print(f"{target}: {count} rows of {options.table}")
-    return 0
+    return named(damaged(run_dir, [options.table]))
+
+
+def named(broken: list[str]) -> int:
+    """Says what could not be read; the exit status."""
+    for text in broken:
+        print(f"damaged: {printable(text)}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def printable(text: object) -> str:
+    """Without characters that a terminal acts on."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def run_recompute(run_dir: Path) -> int:
     report = recompute(run_dir)
     for difference in report.differences[:SHOWN]:
-        print(difference)
+        print(printable(difference))
     if len(report.differences) > SHOWN:
         print(f"… and {len(report.differences) - SHOWN} more")
-    for text in report.damaged:
-        print(f"damaged: {text}")
     print(
         f"{report.num_equal} values follow from the stored rows, {len(report.differences)} differ; "
         f"{report.num_given} values were given by the trainer"
     )
-    return 1 if report.differences or report.damaged else 0
+    return max(named(report.damaged), 1 if report.differences else 0)
 
 
 def docs(check: bool) -> int:

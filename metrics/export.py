@@ -1,9 +1,13 @@
 """A run's tables as one file: CSV, Parquet or JSON. Absent, zero and not finite stay three different things in each.
 
-CSV: absent is an empty cell, else `nan`, `inf`, `-inf`. Parquet: absent is null. JSON is strict (any parser reads it):
-absent is null, and a value that is not finite is null too and listed by step under `nonfinite`.
+CSV: absent is an empty cell, else `NaN`, `inf`, `-inf`; a text that a spreadsheet would run as a formula is led by an
+apostrophe. Parquet: absent is null. JSON is strict (any parser reads it): absent is null, and a value that is not
+finite is null too and listed by step under `nonfinite`.
 """
 
+import csv
+import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from metrics.read import samples, series, spans
 FORMATS = ("csv", "parquet", "json")
 TABLES = ("series", "samples", "evals", "spans")
 EVERYTHING = 2**62
+FORMULA = re.compile(r"[=+\-@\t\r]")
+"""First characters that make a spreadsheet run a text, see OWASP, "CSV injection"."""
 
 
 def export(run_dir: Path, table: str, kind: str, target: Path) -> int:
@@ -28,7 +34,7 @@ def export(run_dir: Path, table: str, kind: str, target: Path) -> int:
         return len(found["steps"])
     frame = wide(run_dir) if table == "series" else rows_of(run_dir, table)
     if kind == "csv":
-        flat_texts(frame).write_csv(target)
+        target.write_text(csv_text(frame), encoding="utf-8", newline="")
     elif kind == "parquet":
         frame.write_parquet(target)
     else:
@@ -67,8 +73,8 @@ def rows_of(run_dir: Path, table: str) -> pl.DataFrame:
     return samples(run_dir, outcome="eval" if table == "evals" else None, limit=None)[0]
 
 
-def flat_texts(frame: pl.DataFrame) -> pl.DataFrame:
-    """Lists and maps as JSON text: a CSV cell holds one value."""
+def csv_text(frame: pl.DataFrame) -> str:
+    """As CSV can hold it: lists and maps as JSON text, since a cell holds one value, and no text that is a formula."""
     nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
     texts = [
         pl.Series(
@@ -78,7 +84,15 @@ def flat_texts(frame: pl.DataFrame) -> pl.DataFrame:
         )
         for name in nested
     ]
-    return frame.with_columns(texts)
+    head = io.StringIO()
+    csv.writer(head, lineterminator="\n").writerow([inert(name) for name in frame.columns])
+    plain = frame.with_columns(texts).with_columns(pl.col(pl.String).str.replace(f"^({FORMULA.pattern})", "'$1"))
+    return head.getvalue() + plain.write_csv(include_header=False)
+
+
+def inert(text: str) -> str:
+    """The text, led by an apostrophe where a spreadsheet would take it for a formula."""
+    return f"'{text}" if FORMULA.match(text) else text
 
 
 def strict(value: Any) -> Any:

@@ -5,14 +5,14 @@ What the trainer measures inside a step (its losses, the entropy, …) has no ro
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from metrics.catalog import attempts
+from metrics.catalog import attempts, sample_metric_keys
 from metrics.evals import eval_metrics
 from metrics.ledger import balance
 from metrics.population import arranged
@@ -20,7 +20,7 @@ from metrics.reader import read
 from metrics.registry import find
 from metrics.schema import NARROW
 from metrics.step import step_metrics
-from metrics.store import FOLDER
+from metrics.store import FOLDER, merge_series_meta
 from metrics.timeline import slot_shares, spans_of, window
 from metrics.values import maxima
 
@@ -61,6 +61,8 @@ def recompute(run_dir: Path) -> Report:
     differences: list[Difference] = []
     equal = given = 0
     logged_rows = pl.concat(stored.frames).sort("row") if stored.frames else None
+    own_names = merge_series_meta([segment.meta for segment in stored.known.segments])["sample_metrics"]
+    sample_metrics = sample_metric_keys(own_names).keys()
     for about in attempts(run_dir):
         if logged_rows is None:
             break
@@ -69,17 +71,19 @@ def recompute(run_dir: Path) -> Report:
         derived, more = derived_by_step(folder, about, logged)
         damaged += more
         for step, values in logged.items():
-            own = {key: value for key, value in values.items() if is_derived(key, derived.get(step, {}))}
+            mine = derived.get(step, {})
+            own = {key: value for key, value in values.items() if key in mine or must_follow(key, sample_metrics)}
             given += len(values) - len(own)
-            wrong = compared(number, step, own, derived.get(step, {}))
+            wrong = compared(number, step, own, mine)
             differences += wrong
-            equal += len(own.keys() | derived.get(step, {}).keys()) - len(wrong)
+            equal += len(own.keys() | mine.keys()) - len(wrong)
     return Report(differences, equal, given, sorted(set(damaged)))
 
 
-def is_derived(key: str, derived: Mapping[str, float]) -> bool:
+def must_follow(key: str, sample_metrics: Collection[str]) -> bool:
+    """The rows decide this key: all but what the trainer, its backend or an evaluator measured."""
     metric = find(key)
-    return key in derived or (metric is not None and metric.source not in ("trainer", "eval"))
+    return key in sample_metrics if metric is None else metric.source not in ("trainer", "eval")
 
 
 def values_by_step(rows: pl.DataFrame) -> dict[int, dict[str, float]]:

@@ -1,6 +1,5 @@
 """Routes for step metrics: which metrics exist, their columns, what is new, and files to take away."""
 
-import csv
 import io
 import struct
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import polars as pl
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from metrics import read
+from metrics.export import csv_text
 from ui.history import EVERYTHING, Histories, Window
 from ui.names import run_dir, run_ids
 from ui.replies import reply, tagged
@@ -66,7 +66,7 @@ def routes(root: Path, histories: Histories) -> APIRouter:
             buffer = io.BytesIO()
             frame.write_parquet(buffer)
             return _file(buffer.getvalue(), "metrics.parquet", "application/vnd.apache.parquet")
-        return _file(as_csv(frame).encode(), "metrics.csv", "text/csv; charset=utf-8")
+        return _file(csv_text(frame).encode(), "metrics.csv", "text/csv; charset=utf-8")
 
     return api
 
@@ -194,19 +194,6 @@ def _with_nonfinite(column: pl.Series, steps: list[int], points: list[list[Any]]
         if step in place:
             values[place[step]] = float(kind)
     return pl.Series(column.name, values, pl.Float64)
-
-
-def as_csv(frame: pl.DataFrame) -> str:
-    """A text that starts like a formula is led by an apostrophe, so that a spreadsheet shows it and does not run it."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_inert(name) for name in frame.columns])
-    writer.writerows([[_inert(value) for value in row] for row in frame.iter_rows()])
-    return out.getvalue()
-
-
-def _inert(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _file(body: bytes, name: str, kind: str) -> Response:

@@ -1,5 +1,6 @@
 """python -m metrics: export a run, make its numbers again."""
 
+import csv
 import json
 import math
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from metrics import read
 from metrics.__main__ import main
 from metrics.export import export
+from metrics.journal import append_line
 from metrics.schema import samples_table, spans_table
 from tests.metrics.builders import core, group, sample, write_run
 
@@ -48,7 +50,7 @@ def test_recompute_names_what_is_damaged(tmp_path, capsys):
     target = sorted((run / "metrics" / "samples").glob("*.parquet"))[0]
     target.write_bytes(b"")
     assert main(["recompute", str(run)]) == 1
-    assert f"damaged: samples/{target.name}" in capsys.readouterr().out
+    assert f"damaged: samples/{target.name}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -117,3 +119,58 @@ def test_an_export_holds_every_point(run, tmp_path):
     columns = read.series(run)["columns"]
     assert frame["reward_mean"].to_list() == columns["reward_mean"]
     assert set(frame.columns) - {"step", "time"} == set(columns)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
+def test_an_export_of_a_damaged_table_names_the_part_and_writes_the_rest(tmp_path, kind, capsys):
+    run = write_run(tmp_path, steps=4)
+    target = sorted((run / "metrics" / "samples").glob("*.parquet"))[1]
+    target.write_bytes(target.read_bytes()[:-1])
+    output = tmp_path / "out"
+    assert main(["export", str(run), f"--{kind}", "--table", "samples", "--output", str(output)]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith(f"damaged: samples/{target.name}: ")
+    assert "48 rows of samples" in said.out
+    assert main(["export", str(run), f"--{kind}", "--output", str(output)]) == 0  # another table is whole
+
+
+def test_what_a_damaged_run_says_cannot_act_on_the_terminal(tmp_path, capsys):
+    core(tmp_path).close("finished")
+    item = {"file": "\x1b[2J.parquet", "level": 0, "first_row": 0, "last_row": 0, "bytes": 1, "sha256": ""}
+    line = item | {"attempts": [1, 1], "steps": [1, 1], "messages": {}}
+    append_line(tmp_path / "metrics" / "series" / "manifest.jsonl", line)
+    assert main(["export", str(tmp_path), "--csv", "--output", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr()
+    assert said.err == "damaged: series/\\x1b[2J.parquet: the file is missing\n"
+    assert "\x1b" not in said.out
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"]
+
+
+def test_no_text_of_an_exported_csv_is_a_formula(tmp_path):
+    one = core(tmp_path / "run")
+    rows = [sample(sample_id=i, completion=text, prompt="fine", reward=-1.0) for i, text in enumerate(FORMULAS)]
+    one.log_samples("b", 1, samples_table(rows))
+    one.log_step("trainer", 1, 1, {"=cmd|calc": -0.5, "'=cmd|calc": 0.5}, spans_table([]), len(rows))
+    export(tmp_path / "run", "samples", "csv", tmp_path / "samples.csv")
+    with (tmp_path / "samples.csv").open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    assert [row["completion"] for row in found] == [f"'{text}" for text in FORMULAS]
+    assert {(row["prompt"], row["reward"]) for row in found} == {("fine", "-1.0")}
+    export(tmp_path / "run", "series", "csv", tmp_path / "series.csv")
+    head, values = (tmp_path / "series.csv").read_text().splitlines()
+    assert "'=cmd|calc" in head.split(",")
+    assert "=cmd|calc" not in head.split(",")
+    assert "-0.5" in values.split(",")
+
+
+def test_recompute_holds_sample_metrics_against_the_rows(tmp_path, capsys):
+    one = core(tmp_path)
+    one.log_samples("b", 1, samples_table(group([0.0, 1.0], sample_metrics={"x": 1.0})))
+    one.log_step("trainer", 1, 1, {}, spans_table([]), 2)
+    names = {"sums": ["y"]}
+    one.store.add_values([(1, "y_mean", 1.0)], attempt=1, source="f", seq=1, time_s=0.0, sample_metrics=names)
+    one.close("finished")
+    assert main(["recompute", str(tmp_path)]) == 1
+    assert "y_mean: logged 1.0, from the rows None" in capsys.readouterr().out

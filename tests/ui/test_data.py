@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 from metrics import read
-from ui.data import as_csv, merged_catalog
+from metrics.export import csv_text
+from ui.data import merged_catalog
 from ui.history import History, _grid, _thin
 from ui.names import is_plain
 
@@ -148,7 +149,7 @@ def test_an_exported_csv_holds_full_columns_and_cannot_become_a_formula(dashboar
     body = dashboard.get("/data/export", params={"runs": f"{runs.plain},{runs.failed}", "keys": "entropy"}).text
     rows = list(csv.DictReader(io.StringIO(body)))
     assert len([row for row in rows if row["run"] == runs.plain and row["entropy"]]) == 12
-    assert as_csv(pl.DataFrame({"=1+1": ["@SUM(A1)"]})) == "'=1+1\n'@SUM(A1)\n"
+    assert csv_text(pl.DataFrame({"=1+1": ["@SUM(A1)"]})) == "'=1+1\n'@SUM(A1)\n"
 
 
 def test_an_exported_nan_is_a_nan_and_an_absent_value_is_empty(dashboard, runs):
