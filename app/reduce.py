@@ -53,10 +53,6 @@ class Sums:
         """A plain count or amount."""
         self.add(key, "sum", [total])
 
-    def add_max(self, key: str, value: float = -math.inf) -> None:
-        """A candidate for the largest value; without one the key is only declared."""
-        self.add(key, "max", [value])
-
     def merge(self, other: "Sums") -> None:
         """Add another part of the same whole."""
         for key, parts in other._parts.items():

@@ -1,6 +1,8 @@
 """What a step threw away (contract section 5). Unit: samples. Counts are 0 when nothing was discarded; shares are
 absent."""
 
+from functools import partial
+
 import polars as pl
 
 from metrics.numbers import TIE_TOLERANCE, Column
@@ -11,7 +13,10 @@ from metrics.schema import DISCARDED, Outcome
 
 WHAT = "samples that were generated to the end at the step but not trained: " + ", ".join(DISCARDED)
 ZERO = "samples discarded for zero advantage"
-SECTION = "Discarded"
+discard = partial(metric, section="Discarded", source="discards")
+counted = partial(discard, unit="samples", population=WHAT, reduction="count", absent_when="never")
+share = partial(discard, unit="%", population=WHAT, reduction="100 × count / count")
+lengths = partial(discard, unit="tokens", population=WHAT, reduction=OVER_ROWS, absent_when=NO_SAMPLE, stats=STATS)
 
 
 class Discards:
@@ -34,98 +39,46 @@ def sign_percent(discards: Discards, condition: pl.Expr) -> float | None:
     return percent(rows.filter(condition).height, rows.height)
 
 
-@metric(
-    "discarded_count",
-    section=SECTION,
-    unit="samples",
-    population=WHAT,
-    reduction="count",
-    absent_when="never",
-    source="discards",
-)
+@counted("discarded_count")
 def discarded_count(discards: Discards) -> float:
     """Samples discarded at the step."""
     return float(len(discards.all))
 
 
-@metric(
-    "discarded_zero_advantage_count",
-    section=SECTION,
-    unit="samples",
-    population=WHAT,
-    reduction="count",
-    absent_when="never",
-    source="discards",
-)
+@counted("discarded_zero_advantage_count")
 def discarded_zero_advantage_count(discards: Discards) -> float:
     """Samples discarded because all rewards of their group are equal."""
     return float(len(discards.zero_advantage))
 
 
-@metric(
-    "discarded_max_async_count",
-    section=SECTION,
-    unit="samples",
-    population=WHAT,
-    reduction="count",
-    absent_when="never",
-    source="discards",
-)
+@counted("discarded_max_async_count")
 def discarded_max_async_count(discards: Discards) -> float:
     """Samples discarded because they were too many weight updates behind."""
     return float(len(discards.max_async))
 
 
-@metric(
-    "canceled_count",
-    section=SECTION,
-    unit="samples",
-    population="samples canceled at the step",
-    reduction="count",
-    absent_when="never",
-    source="discards",
-)
+@counted("canceled_count", population="samples canceled at the step")
 def canceled_count(discards: Discards) -> float:
     """Samples stopped while they were generated (stale, or a shutdown)."""
     return float(discards.num_canceled)
 
 
-@metric(
-    "discarded_zero_advantage_pct",
-    section=SECTION,
-    unit="%",
-    population=WHAT,
-    reduction="100 × count / count",
-    absent_when="nothing was discarded",
-    source="discards",
-)
+@share("discarded_zero_advantage_pct", absent_when="nothing was discarded")
 def discarded_zero_advantage_pct(discards: Discards) -> float | None:
     """Share of the discarded samples that went for zero advantage."""
     return percent(len(discards.zero_advantage), len(discards.all))
 
 
-@metric(
-    "discarded_max_async_pct",
-    section=SECTION,
-    unit="%",
-    population=WHAT,
-    reduction="100 × count / count",
-    absent_when="nothing was discarded",
-    source="discards",
-)
+@share("discarded_max_async_pct", absent_when="nothing was discarded")
 def discarded_max_async_pct(discards: Discards) -> float | None:
     """Share of the discarded samples that went for staleness."""
     return percent(len(discards.max_async), len(discards.all))
 
 
-@metric(
+@share(
     "discarded_pct_of_generated",
-    section=SECTION,
-    unit="%",
     population="samples of the step that were generated to the end",
-    reduction="100 × count / count",
     absent_when="no sample was generated to the end",
-    source="discards",
     lower_is_better=True,
 )
 def discarded_pct_of_generated(discards: Discards) -> float | None:
@@ -133,56 +86,30 @@ def discarded_pct_of_generated(discards: Discards) -> float | None:
     return percent(len(discards.all), discards.num_generated)
 
 
-@metric(
-    "discarded_zero_advantage_all_zero_pct",
-    section=SECTION,
-    unit="%",
-    population=ZERO,
-    reduction="100 × count / count",
-    absent_when="there is none",
-    source="discards",
-)
+@share("discarded_zero_advantage_all_zero_pct", population=ZERO, absent_when="there is none")
 def discarded_zero_advantage_all_zero_pct(discards: Discards) -> float | None:
     """Share of them whose group's rewards are all 0."""
     return sign_percent(discards, pl.col("reward").abs() <= TIE_TOLERANCE)
 
 
-@metric(
-    "discarded_zero_advantage_all_positive_pct",
-    section=SECTION,
-    unit="%",
-    population=ZERO,
-    reduction="100 × count / count",
-    absent_when="there is none",
-    source="discards",
-)
+@share("discarded_zero_advantage_all_positive_pct", population=ZERO, absent_when="there is none")
 def discarded_zero_advantage_all_positive_pct(discards: Discards) -> float | None:
     """Share of them whose group's rewards are all positive."""
     return sign_percent(discards, pl.col("reward") > TIE_TOLERANCE)
 
 
-@metric(
-    "discarded_zero_advantage_all_negative_pct",
-    section=SECTION,
-    unit="%",
-    population=ZERO,
-    reduction="100 × count / count",
-    absent_when="there is none",
-    source="discards",
-)
+@share("discarded_zero_advantage_all_negative_pct", population=ZERO, absent_when="there is none")
 def discarded_zero_advantage_all_negative_pct(discards: Discards) -> float | None:
     """Share of them whose group's rewards are all negative."""
     return sign_percent(discards, pl.col("reward") < -TIE_TOLERANCE)
 
 
-@metric(
+@discard(
     "discarded_zero_advantage_mean_reward",
-    section=SECTION,
     unit="reward",
     population=ZERO,
     reduction="mean over samples",
     absent_when="there is none",
-    source="discards",
 )
 def discarded_zero_advantage_mean_reward(discards: Discards) -> float | None:
     """Their mean reward."""
@@ -190,46 +117,19 @@ def discarded_zero_advantage_mean_reward(discards: Discards) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-@metric(
-    "discarded_tokens_prompt",
-    section=SECTION,
-    unit="tokens",
-    population=WHAT,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="discards",
-    stats=STATS,
-)
+@lengths("discarded_tokens_prompt")
 def discarded_tokens_prompt(discards: Discards) -> Column:
     """Tokens of the prompt of a discarded sample."""
     return discards.all.column("prompt_tokens")
 
 
-@metric(
-    "discarded_tokens_completion",
-    section=SECTION,
-    unit="tokens",
-    population=WHAT,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="discards",
-    stats=STATS,
-)
+@lengths("discarded_tokens_completion")
 def discarded_tokens_completion(discards: Discards) -> Column:
     """Tokens that the policy sampled for a discarded sample."""
     return discards.all.column("completion_tokens")
 
 
-@metric(
-    "discarded_tokens_total",
-    section=SECTION,
-    unit="tokens",
-    population=WHAT,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="discards",
-    stats=STATS,
-)
+@lengths("discarded_tokens_total")
 def discarded_tokens_total(discards: Discards) -> Column:
     """All tokens of a discarded sample."""
     return discards.all.column("total_tokens")

@@ -2,6 +2,7 @@
 numbers."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -16,47 +17,28 @@ GENERATED = ("generated/", "generated", SCORED)
 PER_ENV = ("reward/<env>/", "reward", "trained samples of the step, of the environment")
 OVER_ROWS = "mean, sample standard deviation (ddof 1), min, max over samples"
 OVER_GROUPS = "plain mean over groups"
+trained = partial(metric, population=TRAINED, source="samples")
+spread = partial(trained, reduction=OVER_ROWS, absent_when=NO_SAMPLE, stats=STATS)
+over_groups = partial(trained, reduction=OVER_GROUPS)
 
 
-@metric(
-    "reward",
-    section="Reward",
-    unit="reward",
-    population=TRAINED,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="samples",
-    stats=STATS,
-    under=(PER_ENV, GENERATED),
-)
+@spread("reward", section="Reward", unit="reward", under=(PER_ENV, GENERATED))
 def reward(samples: Population) -> Column:
     """Total reward of a sample."""
     return samples.column("reward")
 
 
-@metric(
-    "reward_gini_mean",
-    section="Reward",
-    unit="0…1",
-    population=TRAINED,
-    reduction=OVER_GROUPS,
-    absent_when="no group",
-    source="samples",
-    under=(PER_ENV, GENERATED),
-)
+@over_groups("reward_gini_mean", section="Reward", unit="0…1", absent_when="no group", under=(PER_ENV, GENERATED))
 def reward_gini_mean(samples: Population) -> float | None:
     """Gini coefficient of the rewards within a group: 0 when all are equal, near 1 when one sample has all of it."""
     return gini_mean(samples.column("reward"))
 
 
-@metric(
+@over_groups(
     "reward_group_std_mean",
     section="Reward",
     unit="reward",
-    population=TRAINED,
-    reduction=OVER_GROUPS,
     absent_when="no group of two or more",
-    source="samples",
     under=(PER_ENV, GENERATED),
 )
 def reward_group_std_mean(samples: Population) -> float | None:
@@ -64,77 +46,36 @@ def reward_group_std_mean(samples: Population) -> float | None:
     return group_std_mean(samples.column("reward"))
 
 
-@metric(
-    "advantage",
-    section="Advantage",
-    unit="",
-    population=TRAINED,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="samples",
-    stats=STATS,
-)
+@spread("advantage", section="Advantage", unit="")
 def advantage(samples: Population) -> Column:
     """The value that multiplied the loss of a sample."""
     return samples.column("advantage")
 
 
-@metric(
-    "tokens_prompt",
-    section="Rollouts",
-    unit="tokens",
-    population=TRAINED,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="samples",
-    stats=STATS,
-    under=(GENERATED,),
-)
+@spread("tokens_prompt", section="Rollouts", unit="tokens", under=(GENERATED,))
 def tokens_prompt(samples: Population) -> Column:
     """Tokens of the prompt of a sample."""
     return samples.column("prompt_tokens")
 
 
-@metric(
-    "tokens_completion",
-    section="Rollouts",
-    unit="tokens",
-    population=TRAINED,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="samples",
-    stats=STATS,
-    under=(GENERATED,),
-)
+@spread("tokens_completion", section="Rollouts", unit="tokens", under=(GENERATED,))
 def tokens_completion(samples: Population) -> Column:
     """Tokens that the policy sampled, summed over its turns."""
     return samples.column("completion_tokens")
 
 
-@metric(
-    "tokens_total",
-    section="Rollouts",
-    unit="tokens",
-    population=TRAINED,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="samples",
-    stats=STATS,
-    under=(GENERATED,),
-)
+@spread("tokens_total", section="Rollouts", unit="tokens", under=(GENERATED,))
 def tokens_total(samples: Population) -> Column:
     """All tokens of a sample: prompt, completion and what the environment added."""
     return samples.column("total_tokens")
 
 
-@metric(
+@trained(
     "stop_reason_length_pct",
     section="Rollouts",
     unit="%",
-    population=TRAINED,
     reduction="100 × count / count",
     absent_when=NO_SAMPLE,
-    source="samples",
     healthy=(0.0, 20.0),
     lower_is_better=True,
     under=(GENERATED,),
@@ -145,29 +86,17 @@ def stop_reason_length_pct(samples: Population) -> float | None:
     return 100.0 * int((turns > 0).sum()) / len(turns) if len(turns) else None
 
 
-@metric(
-    "group_length_gini_mean",
-    section="Rollouts",
-    unit="0…1",
-    population=TRAINED,
-    reduction=OVER_GROUPS,
-    absent_when="no group",
-    source="samples",
-    under=(GENERATED,),
-)
+@over_groups("group_length_gini_mean", section="Rollouts", unit="0…1", absent_when="no group", under=(GENERATED,))
 def group_length_gini_mean(samples: Population) -> float | None:
     """Gini coefficient of the completion lengths within a group."""
     return gini_mean(samples.column("completion_tokens"))
 
 
-@metric(
+@over_groups(
     "group_length_max_median_ratio_mean",
     section="Rollouts",
     unit="ratio",
-    population=TRAINED,
-    reduction=OVER_GROUPS,
     absent_when="no group with a median above 0, and none that is all 0",
-    source="samples",
     under=(GENERATED,),
 )
 def group_length_max_median_ratio_mean(samples: Population) -> float | None:
@@ -175,16 +104,7 @@ def group_length_max_median_ratio_mean(samples: Population) -> float | None:
     return max_median_ratio_mean(samples.column("completion_tokens"))
 
 
-@metric(
-    "off_policy_steps",
-    section="Rollouts",
-    unit="weight updates",
-    population=TRAINED,
-    reduction=OVER_ROWS,
-    absent_when=NO_SAMPLE,
-    source="samples",
-    stats=STATS,
-)
+@spread("off_policy_steps", section="Rollouts", unit="weight updates")
 def off_policy_steps(samples: Population) -> Column:
     """Current weights version minus the oldest version among the sample's trained tokens."""
     return samples.column("off_policy_steps")

@@ -43,8 +43,8 @@ def test_each_kind():
     sums = Sums()
     sums.add_sum("tokens", 3)
     sums.add_sum("tokens", 4)
-    sums.add_max("largest", -2.0)
-    sums.add_max("largest", -1.0)
+    sums.add("largest", "max", [-2.0])
+    sums.add("largest", "max", [-1.0])
     sums.add("ess", "ess", [3.5, 5.25, 3])
     assert sums.values() == {"ess": pytest.approx(3.5**2 / (3 * 5.25)), "largest": -1.0, "tokens": 7.0}
 
@@ -81,7 +81,7 @@ def test_ranks_and_microbatches_change_nothing(rows):
         part = Sums()
         part.add_mean("m", value, 1)
         part.add_sum("s", value)
-        part.add_max("x", value)
+        part.add("x", "max", [value])
         part.add("e", "ess", [abs(value), value * value, 1])
         ranks[rank].merge(part)
         whole.merge(part)
@@ -95,7 +95,7 @@ def test_ranks_and_microbatches_change_nothing(rows):
 def test_a_maximum_keeps_not_a_number(order):
     sums = Sums()
     for value in order:
-        sums.add_max("x", value)
+        sums.add("x", "max", [value])
     assert math.isnan(sums.values()["x"])
 
 
