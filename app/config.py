@@ -37,6 +37,29 @@ __all__ = [
 
 Algorithm = Literal["grpo", "rloo", "reinforce_pp", "dr_grpo", "cispo", "gspo", "sapo"]
 
+SelfCheck = Literal[
+    "ledger_balance",
+    "group_advantage_sum",
+    "on_policy_ratio",
+    "on_policy_kl",
+    "mismatch",
+    "probe",
+    "engine_version",
+    "entropy_collapse",
+    "groups_tied",
+    "finite_values",
+    "updates_done",
+    "engine_logprobs",
+    "metrics_keep_up",
+    "scored_samples",
+    "one_bin",
+    "late_rows",
+    "samples_missing",
+    "steps_skipped",
+    "sample_metrics",
+    "store",
+]
+
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 CountOrZero = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -59,7 +82,7 @@ BACKEND_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.AS
 # Sections of built-in metric keys: an environment of that name could shadow one of them.
 RESERVED_LABELS = frozenset(
     {"reward", "generated", "eval", "loss", "clip", "importance", "mismatch", "tokens", "throughput"}
-    | {"ledger", "train", "rollout"}
+    | {"ledger", "train", "rollout", "probe", "metrics"}
 )
 
 # From the papers. GSPO's ratio is a mean over a sequence, so 100 times closer to 1; CISPO has no lower bound.
@@ -337,6 +360,10 @@ class Config(Section):
     probe: bool = True
     """After each push compare the engine's log-probabilities with the trainer's on a fixed prompt."""
 
+    stop_on: list[SelfCheck] = []
+    """Self-checks whose failure ends the run, with the check as the reason; docs/metrics.md says what each of them is.
+    Steps then wait until their metrics are stored."""
+
     checkpoint_every: CountOrZero = 0
     """Steps between checkpoints; 0 writes none."""
     keep_last: Count = 2
@@ -345,6 +372,8 @@ class Config(Section):
     """The trainer's class, 'package.module:Class'."""
     wandb: WandbConfig | None = None
     """Also send scalars to Weights & Biases; null is off."""
+    tensorboard: bool = False
+    """Also write scalars as TensorBoard event files, to the run directory's folder 'tensorboard'."""
     runs_dir: Annotated[str, Field(min_length=1)] | None = None
     """Where run directories go; null takes $TELESCOPE_RUNS or ~/telescope_runs."""
     stall_timeout_s: Positive = 600.0

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -89,7 +89,7 @@ def _problem(item: Any, data: Any, model: type[BaseModel]) -> Problem:
         description = section.model_fields[str(loc[-1])].description if section else None
         return Problem(key, f"missing{f'; {description}' if description else ''}")
     if kind == "literal_error":
-        return Problem(key, _not_a_choice(value, _choices(section, str(loc[-1]))))
+        return Problem(key, _not_a_choice(value, _choices(model, loc)))
     if kind == "value_error":
         return Problem(key, f"got {shown(value)}; {context['error']}")
     wanted = WANTED[kind].format(**context) if kind in WANTED else item["msg"]
@@ -130,9 +130,14 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for argument in get_args(annotation) if (found := _model_in(argument))), None)
 
 
-def _choices(section: type[BaseModel] | None, key: str) -> list[Any]:
-    field = section.model_fields.get(key) if section else None
-    return list(get_args(field.annotation)) if field else []
+def _choices(model: type[BaseModel], loc: Sequence[int | str]) -> list[Any]:
+    """What may stand at a place: at a key, or in the list of a key."""
+    names = [part for part in loc if isinstance(part, str)]
+    section = _section_at(model, names[:-1])
+    annotation = section.model_fields[names[-1]].annotation if section else None
+    while get_origin(annotation) is list:
+        annotation = get_args(annotation)[0]
+    return list(get_args(annotation))
 
 
 def _not_a_choice(value: Any, choices: list[Any]) -> str:

@@ -172,6 +172,7 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
         environments=_environment_ranges(config),
         num_slots=config.num_engines * config.engine.max_num_seqs,
         wandb=config.wandb.model_dump() if config.wandb else None,
+        tensorboard=config.tensorboard,
     )
     answer(actors[GATE_NAME].progress.remote(), ACTOR_TIMEOUT_S, "the admission actor")
     answer(actors[STORE_NAME].latest.remote(), ACTOR_TIMEOUT_S, "the weight store")

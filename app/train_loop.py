@@ -2,7 +2,7 @@
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from app.run_context import RunContext, answer
 from app.trainer import Trainer
 from app.trainer_data import TrainerData, read_share
 from metrics.schema import SPANS
+from metrics.verdict import sentence
 
 CONTROL_TIMEOUT_S = 60
 ENGINES_TIMEOUT_S = 900
@@ -41,9 +42,9 @@ def run(config: Config, context: RunContext) -> None:
         worker.step_done(batch)
         worker.evaluate(batch.step)
         written = worker.write_checkpoint(batch)
-        worker.log(batch, values)
+        worker.log(batch, values | worker.stored())
         worker.seal(written, batch)
-    worker.close()
+    worker.stored()
 
 
 class Worker:
@@ -125,11 +126,11 @@ class Worker:
         """A checkpoint counts once the numbers of its step are stored: a resume would not make them again."""
         if written is None or self.rank != 0:
             return
-        self.close()
+        self.stored()
         checkpoint.seal(written, self.trainer, Place(batch.step, self.cursor), self.config.keep_last)
 
     def log(self, batch: TrainerData, values: dict[str, float]) -> None:
-        """Closes the step and sends it. The message before must have been stored by now: the wait is bounded."""
+        """Closes the step and sends it."""
         now = time.monotonic()
         self.spans.add("step", self.step_end_s, now)
         self.step_end_s = now
@@ -138,8 +139,6 @@ class Worker:
         dist.gather_object(own, tables if self.rank == 0 else None, group=self.cpu_group)
         if self.rank != 0:
             return
-        if self.logged is not None:
-            answer(self.logged, CONTROL_TIMEOUT_S, "the metrics actor")
         self.logged = self.context.metrics().log_step.remote(
             self.context.source("trainer"),
             batch.step,
@@ -149,15 +148,37 @@ class Worker:
             started=self.started * self.config.group_size,
             after=(self.context.source("batcher"), batch.samples_message),
         )
+        if self.config.stop_on:
+            self.stored()
 
-    def close(self) -> None:
-        """Waits until the last step is stored."""
-        if self.logged is not None:
-            answer(self.logged, CONTROL_TIMEOUT_S, "the metrics actor")
+    def stored(self) -> dict[str, float]:
+        """Waits, for a bounded time, until the last message is stored; returns how many were not.
+
+        Raises SelfCheckError when its step failed a check of `stop_on`.
+        """
+        if self.logged is None:
+            return {}
+        waiting = ray.wait([self.logged], timeout=0)[1]
+        with self.spans.measure("waiting_for_metrics"):
+            row = answer(self.logged, CONTROL_TIMEOUT_S, "the metrics actor")
+        self.logged = None
+        refuse_red(row["checks"], self.config.stop_on)
+        return {"metrics/unacknowledged": float(len(waiting))}
 
     def _restored(self) -> Place:
         newest = checkpoint.newest(self.context.checkpoints) if self.context.attempt > 1 else None
         return checkpoint.restore(newest, self.trainer) if newest else Place()
+
+
+class SelfCheckError(RuntimeError):
+    """A self-check failed on which the configuration stops the run."""
+
+
+def refuse_red(checks: Iterable[Mapping[str, Any]], stop_on: Sequence[str]) -> None:
+    """Ends the run at the first failed check that is named in `stop_on`."""
+    red = next((one for one in checks if not one["ok"] and one["check"] in stop_on), None)
+    if red is not None:
+        raise SelfCheckError(sentence(red))
 
 
 class Ahead(Iterator[pa.Table]):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from metrics.core import MetricsCore
-from metrics.sinks import wandb_sink
+from metrics.sinks import tensorboard_sink, wandb_sink
 
 AFTER_TIMEOUT_S = 30.0
 """How long log_step waits for the samples it was told to wait for. Then it goes on, and the step says so."""
@@ -24,11 +24,19 @@ class MetricsActor:
     """Async only so that log_step can wait for samples; all work is done in turn, on one thread."""
 
     def __init__(
-        self, run_dir: str, wandb: dict[str, Any] | None, settings: dict[str, Any], lock_wait_s: float = 0.0
+        self,
+        run_dir: str,
+        settings: dict[str, Any],
+        wandb: dict[str, Any] | None = None,
+        tensorboard: bool = False,
+        lock_wait_s: float = 0.0,
     ) -> None:
-        sinks = [wandb_sink(Path(run_dir), wandb, settings["config"])] if wandb else []
-        self.core = MetricsCore(Path(run_dir), sinks=sinks, lock_wait_s=lock_wait_s, **settings)
+        self.core = MetricsCore(Path(run_dir), lock_wait_s=lock_wait_s, **settings)
         self.arrived = asyncio.Condition()
+        if wandb:
+            self.core.sinks.append(wandb_sink(Path(run_dir), wandb, settings["config"]))
+        if tensorboard:
+            self.core.sinks.append(tensorboard_sink(Path(run_dir), self.core.resumed_at))
 
     async def log_samples(self, source: str, seq: int, rows: pa.Table) -> None:
         """Rows of schema.SAMPLES. Durable when it returns."""
@@ -83,6 +91,7 @@ def start(
     environments: Sequence[Mapping[str, Any]],
     num_slots: int,
     wandb: Mapping[str, Any] | None = None,
+    tensorboard: bool = False,
 ) -> Any:
     """Start the run's actor and wait until it has opened the run. An error of the store is raised here."""
     import ray
@@ -97,6 +106,6 @@ def start(
     remote: Any = ray.remote(MetricsActor).options(
         name=name, namespace=namespace, num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=64
     )
-    handle = remote.remote(str(run_dir), dict(wandb) if wandb else None, settings, LOCK_WAIT_S)
+    handle = remote.remote(str(run_dir), settings, dict(wandb) if wandb else None, tensorboard, LOCK_WAIT_S)
     ray.get(handle.ready.remote(), timeout=AFTER_TIMEOUT_S + LOCK_WAIT_S)
     return handle

@@ -1,14 +1,12 @@
 """Self-checks of every step: what must hold in a healthy run, with a threshold, and a likely cause when it does not.
 
 Each check is a function of `Facts`; it returns a `Check`, or None when the step does not have what it needs. A check
-that fails is drawn red with its hint ("fail") or amber ("warn"); nothing here stops a run: the caller of log_step
-decides.
+that fails is drawn red with its hint ("fail") or amber ("warn"). Nothing here stops a run: the caller of log_step does,
+on the checks that its configuration names.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import polars as pl
 
@@ -16,6 +14,7 @@ from metrics.numbers import num_tied_groups
 from metrics.population import Population
 from metrics.sample_metrics import scored
 from metrics.schema import BINS, Outcome
+from metrics.verdict import Check, Facts, judged
 
 PROBE_LIMIT, PROBE_LIMIT_LOW_PRECISION = 1e-3, 0.25
 """Largest |Δ log p| between an engine and the trainer with the same weights: rounding. The run itself stops at it."""
@@ -24,40 +23,16 @@ STALE = (
 )
 
 
-@dataclass(frozen=True)
-class Check:
-    check: str
-    ok: bool
-    step: int
-    value: float | None
-    threshold: float | None
-    message: str
-    hint: str = ""
-    level: str = "ok"
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the checks of one step may look at."""
-
-    step: int
-    values: Mapping[str, float]
-    samples: pl.DataFrame
-    """Arranged rows of the step (metrics.population.arranged)."""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    first_entropy: float | None = None
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """Troubles met on the way to this step, by name of their check."""
-
-    @property
-    def is_low_precision(self) -> bool:
-        return str(self.config.get("dtype", "float32")) in ("bf16", "bfloat16", "fp16", "float16", "half")
-
-
 CHECKS: list[Callable[[Facts], Check | None]] = []
+TROUBLES = {
+    "one_bin": "No sample ends in two bins.",
+    "late_rows": "The rows of a step come before the step is logged.",
+    "samples_missing": "A step is logged with its samples.",
+    "steps_skipped": "Steps follow each other.",
+    "sample_metrics": "Every sample metric has a usable name, and there are not too many.",
+    "store": "What was stored can be read again.",
+}
+"""Checks of what happens between the steps: name → what must hold. They are told (`Facts.notes`) when they fail."""
 
 
 def check(function: Callable[[Facts], Check | None]) -> Callable[[Facts], Check | None]:
@@ -72,14 +47,6 @@ def run_checks(facts: Facts) -> list[Check]:
     ]
 
 
-def judged(
-    name: str, facts: Facts, value: float, limit: float, message: str, hint: str, *, level: str = "fail"
-) -> Check:
-    """Fails when the value is above the limit, or is not a number."""
-    ok = value <= limit
-    return Check(name, ok, facts.step, value, limit, message, "" if ok else hint, "ok" if ok else level)
-
-
 @check
 def ledger_balance(facts: Facts) -> Check | None:
     """Samples started = sum over the bins, so never more ended than started."""
@@ -91,10 +58,11 @@ def ledger_balance(facts: Facts) -> Check | None:
     return judged(
         "ledger_balance",
         facts,
-        -in_flight,
+        in_flight,
         0.0,
         message,
         "more samples ended than were started: a sample was counted twice, or the count of started samples is late",
+        is_floor=True,
     )
 
 
@@ -213,11 +181,12 @@ def entropy_collapse(facts: Facts) -> Check | None:
     return judged(
         "entropy_collapse",
         facts,
-        -value,
-        -floor,
+        value,
+        floor,
         f"entropy {value:.4g} nats, lowest healthy {floor:.4g}",
         "the policy gives nearly always the same answer: lower the learning rate, raise clip_high or entropy_coef",
         level="warn",
+        is_floor=True,
     )
 
 
@@ -227,15 +196,15 @@ def groups_tied(facts: Facts) -> Check | None:
     tied, groups = num_tied_groups(Population(facts.samples).where(scored()).column("reward"))
     if not groups:
         return None
-    share = tied / groups
     return judged(
         "groups_tied",
         facts,
-        share,
-        math.nextafter(1.0, 0.0),
+        float(groups - tied),
+        1.0,
         f"{tied} of {groups} groups have all rewards equal",
         "no group can teach anything: the problems are all too easy or too hard, or the reward is constant",
         level="warn",
+        is_floor=True,
     )
 
 
@@ -277,6 +246,19 @@ def engine_logprobs(facts: Facts) -> Check | None:
     return judged(
         "engine_logprobs", facts, bad, 0.0, message, "an entropy near zero, or a fault of the engine's sampler"
     )
+
+
+@check
+def metrics_keep_up(facts: Facts) -> Check | None:
+    """The training loop hardly waits for its metrics to be stored."""
+    waited = facts.values.get("timing_waiting_for_metrics_total")
+    total = facts.values.get("timing_step_total")
+    if waited is None or not total:
+        return None
+    unstored = facts.values.get("metrics/unacknowledged", 0.0)
+    message = f"the loop waited {waited:.3g} s of {total:.3g} s for the metrics actor; {unstored:.0f} messages waited"
+    hint = "the metrics actor is slow: a busy head node, a slow disk under the run directory, or very large samples"
+    return judged("metrics_keep_up", facts, waited / total, 0.1, message, hint, level="warn")
 
 
 @check

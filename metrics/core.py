@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from metrics import keys
 from metrics.books import Books
-from metrics.checks import Facts, run_checks
+from metrics.checks import run_checks
 from metrics.evals import eval_metrics
 from metrics.journal import read_lines
 from metrics.ledger import balance
@@ -24,9 +24,10 @@ from metrics.schema import SAMPLES, SPANS, Outcome, conform
 from metrics.segments import DamagedSegment, read_manifest, read_segment
 from metrics.sinks import Sink
 from metrics.step import StepNumbers, step_numbers
-from metrics.store import CHECKS, SERIES, TABLES, Store
+from metrics.store import CHECKS, TABLES, Store
 from metrics.timeline import slot_shares, spans_of, window
-from metrics.values import check_environments, maxima, plain, step_values
+from metrics.values import check_environments, eval_values, maxima, plain, step_values
+from metrics.verdict import Facts
 
 Points = list[tuple[int, str, float]]
 """(step, key, value)."""
@@ -52,7 +53,7 @@ class MetricsCore:
         self.store = Store(Path(run_dir), wait_s=lock_wait_s)
         self.attempt, self.resume_step, self.num_slots = attempt, resume_step, num_slots
         self.config, self.environments = config, environments
-        self.sinks, self.clock = sinks, clock
+        self.sinks, self.clock = list(sinks), clock
         self.lag = int(config.get("max_async_rollout") or 0)
         self.notes: dict[str, str] = {}
         self.closed_as: str | None = None
@@ -73,6 +74,11 @@ class MetricsCore:
         self.books = Books(self.store, self.attempt, self.lag, self.last_step, self.notes)
         self.windows = self.recovered_windows()
         self.failing = {item["check"] for item in self.stored_checks(self.last_step) if not item["ok"]}
+
+    @property
+    def resumed_at(self) -> int | None:
+        """The step that this attempt goes on from, as long as it has not logged one itself; None in the first one."""
+        return self.resume_step if self.attempt > 1 and self.last_step == self.resume_step else None
 
     def recovered_windows(self) -> dict[int, tuple[float, float]]:
         spans = self.read_attempt("spans").sort("step")
@@ -290,18 +296,3 @@ class MetricsCore:
     def closing_line(self, name: str, text: str, *, ok: bool) -> dict[str, Any]:
         blank = {"value": None, "threshold": None, "hint": "", "level": "ok" if ok else "fail"}
         return {"check": name, "ok": ok, "step": self.last_step, "message": text, "attempt": self.attempt} | blank
-
-
-def eval_values(values: Mapping[str, Any]) -> dict[str, float]:
-    """What an evaluator measured besides its rows, checked."""
-    found: dict[str, float] = {}
-    for key, value in values.items():
-        if not keys.check(key).startswith("eval/"):
-            raise ValueError(f"log_eval: key {key!r} must start with 'eval/<name>/'")
-        number = keys.number(key, value)
-        if number is not None:
-            found[key] = number
-    return found
-
-
-assert set(SERIES.names) == {"step", "time", "key", "value"}

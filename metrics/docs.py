@@ -71,14 +71,14 @@ def remarks(metric: Metric) -> str:
 
 
 def checks_text() -> str:
-    rows = [
-        f"| `{function.__name__}` | {cell(' '.join((function.__doc__ or '').split()))} |" for function in checks.CHECKS
-    ]
+    told = {function.__name__: " ".join((function.__doc__ or "").split()) for function in checks.CHECKS}
+    rows = [f"| `{name}` | {cell(what)} |" for name, what in (told | checks.TROUBLES).items()]
     return "\n".join(
         [
             "## Self-checks",
             "",
-            "Run at every step; a failure is shown with its value, its threshold and a likely cause.",
+            "Run at every step; a failure is shown with its value, its threshold and a likely cause. It stops a run "
+            "whose configuration names the check in `stop_on`.",
             "",
             "| check | what must hold |",
             "|---|---|",

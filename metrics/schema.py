@@ -49,6 +49,7 @@ class SpanKind(StrEnum):
     WEIGHT_SYNC_INFERENCE = "weight_sync_inference"  # one server loading them
     CHECKPOINT = "checkpoint"
     EVAL = "eval"
+    WAITING_FOR_METRICS = "waiting_for_metrics"  # until the metrics of a step were stored
 
 
 DUMMY = "dummy"

@@ -3,12 +3,14 @@ shown."""
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 CAPACITY = 10_000
 CLOSE_TIMEOUT_S = 60.0
+WANDB_START_TIMEOUT_S = 60.0
 
 
 class Sink(Protocol):
@@ -23,17 +25,19 @@ class Sink(Protocol):
     def close(self, state: str) -> None: ...
 
 
+Write = Callable[[int, Mapping[str, float]], None]
+Finish = Callable[[str], None]
+Say = Callable[[str], None]
+
+
 class ThreadedSink:
     """A sink that works in a thread of its own: a slow or failing service costs the caller nothing.
 
-    `open_writer` is called in the thread and returns (write, finish).
+    `open_writer` is called in the thread, with a way to say what went wrong, and returns (write, finish). When it
+    fails, the sink gives up: what a service refuses once it refuses at every step.
     """
 
-    def __init__(
-        self,
-        name: str,
-        open_writer: Callable[[], tuple[Callable[[int, Mapping[str, float]], None], Callable[[str], None]]],
-    ) -> None:
+    def __init__(self, name: str, open_writer: Callable[[Say], tuple[Write, Finish]]) -> None:
         self.name = name
         self.open_writer = open_writer
         self.waiting: queue.Queue[tuple[int, dict[str, float]] | str] = queue.Queue(CAPACITY)
@@ -43,28 +47,32 @@ class ThreadedSink:
         self.thread.start()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
+        if not self.thread.is_alive():
+            return
         try:
             self.waiting.put_nowait((step, dict(values)))
         except queue.Full:
             self.num_dropped += 1
 
     def work(self) -> None:
+        try:
+            write, finish = self.open_writer(self.say)
+        except Exception as error:  # noqa: BLE001 - a service may raise anything, and may not stop the run
+            self.say(f"{described(error)}; gave up, nothing is sent")
+            return
+        while isinstance(item := self.waiting.get(), tuple):
+            self.attempt(write, *item)
+        self.attempt(finish, item)
+
+    def attempt(self, action: Callable[..., None], *arguments: Any) -> None:
         """The one border where a foreign service may fail in any way. A failure becomes words for the checks."""
-        write = finish = None
-        while True:
-            item = self.waiting.get()
-            try:
-                if write is None or finish is None:
-                    write, finish = self.open_writer()
-                if isinstance(item, str):
-                    finish(item)
-                    return
-                write(*item)
-            except Exception as error:  # noqa: BLE001 - a service may raise anything, and may not stop the run
-                what = f"{type(error).__name__}: {str(error)[:300]}"
-                self.problem = f"{self.name}: {what}; the run goes on, its own record is complete"
-                if isinstance(item, str):
-                    return
+        try:
+            action(*arguments)
+        except Exception as error:  # noqa: BLE001 - a service may raise anything, and may not stop the run
+            self.say(described(error))
+
+    def say(self, what: str) -> None:
+        self.problem = f"{self.name}: {what}; the run goes on, its own record is complete"
 
     def trouble(self) -> str | None:
         problem, self.problem = self.problem, None
@@ -73,32 +81,53 @@ class ThreadedSink:
         return problem
 
     def close(self, state: str) -> None:
-        self.waiting.put(state)
-        self.thread.join(CLOSE_TIMEOUT_S)
+        """Lets the service finish, for a bounded time."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        try:
+            self.waiting.put(state, timeout=CLOSE_TIMEOUT_S if self.thread.is_alive() else 0)
+        except queue.Full:
+            self.num_dropped += self.waiting.qsize()
+        self.thread.join(max(0.0, deadline - time.monotonic()))
         if self.thread.is_alive():
-            self.problem = f"{self.name}: did not finish within {CLOSE_TIMEOUT_S:.0f} s"
+            self.say(f"did not finish within {CLOSE_TIMEOUT_S:g} s")
+
+
+def described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def wandb_sink(run_dir: Path, settings: Mapping[str, Any], config: Mapping[str, Any]) -> ThreadedSink:
     """Weights & Biases: the same keys, `step` as the explicit axis of every chart, one W&B run over all attempts.
 
-    settings: project, mode ("online", "offline", "disabled"), entity. Offline needs neither account nor network.
+    settings: project, mode ("online", "offline"), entity. Offline needs neither account nor network. Where online
+    cannot be reached it goes on offline; `wandb sync RUN/wandb/*` sends that later, all attempts to the same W&B run.
     """
 
-    def open_writer() -> tuple[Callable[[int, Mapping[str, float]], None], Callable[[str], None]]:
-        import wandb
-
-        run = wandb.init(
+    def start(wandb: Any, mode: str) -> Any:
+        return wandb.init(
             project=settings.get("project") or "telescope",
             entity=settings.get("entity"),
-            mode=settings.get("mode") or "offline",
+            mode=mode,
             id=run_dir.name,
             name=run_dir.name,
             dir=str(run_dir),
             resume="allow",
             config=dict(config),
-            settings=wandb.Settings(init_timeout=60, silent=True, console="off"),
+            settings=wandb.Settings(init_timeout=WANDB_START_TIMEOUT_S, silent=True, console="off"),
         )
+
+    def open_writer(say: Say) -> tuple[Write, Finish]:
+        import wandb
+
+        mode = settings.get("mode") or "offline"
+        try:
+            run = start(wandb, mode)
+        except Exception as error:
+            if mode == "offline":
+                raise
+            say(f"{described(error)}; goes on offline, send it later with: wandb sync {run_dir.name}/wandb/*")
+            wandb.teardown()  # else the id is still in use
+            run = start(wandb, "offline")
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
         return (lambda step, values: run.log({**values, "step": step})), (
@@ -106,3 +135,23 @@ def wandb_sink(run_dir: Path, settings: Mapping[str, Any], config: Mapping[str, 
         )
 
     return ThreadedSink("wandb", open_writer)
+
+
+def tensorboard_sink(run_dir: Path, resumed_at: int | None) -> ThreadedSink:
+    """TensorBoard event files in the run directory's folder `tensorboard`, under the same keys (it shows characters
+    outside of its own alphabet as underscores). A resume hides what it abandoned: the steps after `resumed_at`."""
+
+    def open_writer(say: Say) -> tuple[Write, Finish]:
+        from tensorboardX import SummaryWriter
+
+        purge = None if resumed_at is None else resumed_at + 1
+        writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge)
+
+        def write(step: int, values: Mapping[str, float]) -> None:
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
+            writer.flush()
+
+        return write, lambda state: writer.close()
+
+    return ThreadedSink("tensorboard", open_writer)

@@ -22,7 +22,7 @@ OPERATIONS = (
     SpanKind.PREPARE_TENSORS,
     SpanKind.OPTIMIZER,
 )
-CHARGED = (SpanKind.WEIGHT_SYNC_TRAINER, SpanKind.CHECKPOINT, SpanKind.EVAL)
+CHARGED = (SpanKind.WEIGHT_SYNC_TRAINER, SpanKind.CHECKPOINT, SpanKind.EVAL, SpanKind.WAITING_FOR_METRICS)
 SPAN_COLUMNS: dict[str, Any] = {
     "lane": pl.String,
     "kind": pl.String,
@@ -85,6 +85,11 @@ timing(
 )
 timing("checkpoint_total", "Writing the checkpoint of the step.")
 timing("eval_total", "Evaluations charged to the step.")
+timing(
+    "waiting_for_metrics_total",
+    "Time of the step in which the training loop waited for the metrics actor to store a message.",
+    lower_is_better=True,
+)
 SLOTS = "inference slots × the step's window (from the end of the previous step to the end of this one)"
 timing(
     "generation_pct",

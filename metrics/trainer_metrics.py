@@ -233,6 +233,17 @@ trainer(
     healthy=(None, 0.0),
     lower_is_better=True,
 )
+trainer(
+    "metrics/unacknowledged",
+    "Messages to the metrics actor that were not stored yet at the end of the step; the loop then waited for them.",
+    section="metrics",
+    unit="messages",
+    population="messages of the training loop",
+    reduction="count",
+    absent_when="there was none, or the loop had waited for it before (first step, after a checkpoint, with stop_on)",
+    healthy=(None, 0.0),
+    lower_is_better=True,
+)
 
 ROWS = "every sample of the step, trained or not"
 

@@ -27,6 +27,18 @@ def step_values(values: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+def eval_values(values: Mapping[str, Any]) -> dict[str, float]:
+    """What an evaluator measured besides its rows, checked."""
+    found: dict[str, float] = {}
+    for key, value in values.items():
+        if not keys.check(key).startswith("eval/"):
+            raise ValueError(f"log_eval: key {key!r} must start with 'eval/<name>/'")
+        number = keys.number(key, value)
+        if number is not None:
+            found[key] = number
+    return found
+
+
 def maxima(environments: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Per environment and metric the declared maximum: what counts as solved."""
     found: dict[str, dict[str, float]] = {}

@@ -42,7 +42,8 @@ PART_OF_THE_CONTRACT = (
     "reward_mean entropy kl_divergence_inference grad_norm learning_rate loss/policy tokens/trained "
     "tokens_completion_mean stop_reason_length_pct discarded_count timing_step_total timing_waiting_for_data "
     "timing_forward_total timing_backward_microbatch_mean timing_weight_sync_trainer_total timing_generation_pct "
-    "timing_weight_sync_inference_total throughput/samples_per_s eval/sums/reward_mean ledger/trained"
+    "timing_weight_sync_inference_total throughput/samples_per_s eval/sums/reward_mean ledger/trained "
+    "timing_waiting_for_metrics_total metrics/unacknowledged"
 )
 
 SYNCHRONOUS = {"max_async_rollout": 0, "checkpoint_every": 2, "num_workers": 2, "cpus_per_worker": 0.2}
@@ -79,6 +80,7 @@ def synchronous(jobs) -> Run:
         backend="tests.e2e.backends:WithOwnMetrics",
         eval={"every": 2, "num_prompts": 8},
         wandb={"project": "telescope-tests", "mode": "offline"},
+        tensorboard=True,
         **SYNCHRONOUS,
     )
     return finished(jobs.submit(config))
@@ -140,8 +142,31 @@ def test_evals_are_before_during_and_after_training(synchronous):
     assert set(columns(synchronous)["eval/sums/reward_mean"]) == {0, 2, 4}
 
 
-def test_weights_and_biases_has_the_run_offline(synchronous):
-    assert list(synchronous.directory.path.glob("**/offline-run-*")) != []
+def test_weights_and_biases_and_tensorboard_have_the_run(synchronous):
+    assert list(synchronous.directory.path.glob("wandb/offline-run-*/*.wandb")) != []
+    (events,) = synchronous.directory.path.glob("tensorboard/events.*")
+    assert b"mine/batch/largest_advantage" in events.read_bytes()
+
+
+def test_the_loop_hardly_waits_for_its_metrics(synchronous):
+    values = columns(synchronous)
+    for step, waited in values["timing_waiting_for_metrics_total"].items():
+        assert 0 <= waited < values["timing_step_total"][step]
+    assert set(values["metrics/unacknowledged"].values()) <= {0.0, 1.0}
+
+
+def test_a_red_self_check_stops_the_run_and_is_its_reason(jobs):
+    constant = [{"name": "tests.e2e.constant:Constant", "label": "constant"}]
+    run = jobs.submit(small_run(name="red", environments=constant, stop_on=["probe", "groups_tied"], steps=50))
+    status = run.wait(RUN_TIMEOUT_S)
+    assert status == "failed"
+    assert status.reason == (
+        "SelfCheckError: step 1: self-check groups_tied: 4 of 4 groups have all rewards equal (value 0, at least 1); "
+        "likely cause: no group can teach anything: the problems are all too easy or too hard, or the reward is "
+        "constant"
+    )
+    assert set(columns(run)["reward_mean"]) == {1}
+    assert nothing_is_left([run])
 
 
 def test_checkpoints_are_whole(synchronous):

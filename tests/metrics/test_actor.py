@@ -1,5 +1,8 @@
 """The real actor on a real, small Ray: killed and restarted, nothing is lost and nothing is counted twice."""
 
+import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,16 +56,23 @@ def spans(step: int):
     )
 
 
+def kill(run_dir: Path) -> int:
+    """SIGKILL for the process that writes the run; returns its id."""
+    pid = json.loads((run_dir / "metrics" / "lock").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_killed_actor_comes_back_and_nothing_is_lost_or_doubled(ray, tmp_path):
-    handle = started(tmp_path)
+    handle, killed = started(tmp_path), []
     for step in range(1, 13):
         handle.log_samples.remote("batcher", step, rows(step))
         answer = handle.log_step.remote(
             "trainer", step, step, {"tokens/trained": 8}, spans(step), 2 * step, ("batcher", step)
         )
-        if step % 4 == 0:
-            ray.kill(handle, no_restart=False)  # with messages on their way
+        if step % 3 == 0:
+            killed.append(kill(tmp_path))  # with messages on their way
         row = ray.get(answer, timeout=TIMEOUT_S)
         assert (row["reward_count"], row["ledger/trained"], row["ledger/in_flight"]) == (2.0, 2.0 * step, 0.0)
     # a sender that does not know whether its message arrived sends it again
@@ -72,6 +82,7 @@ def test_a_killed_actor_comes_back_and_nothing_is_lost_or_doubled(ray, tmp_path)
         == 24.0
     )
     ray.get(handle.close.remote("finished"), timeout=TIMEOUT_S)
+    assert len(set(killed)) == 4
     found = read.series(tmp_path)
     assert found["steps"] == list(range(1, 13))
     assert found["columns"]["timing_step_total"] == [1.0] * 12
@@ -109,7 +120,7 @@ def test_the_wait_for_samples_ends_with_a_mark_on_the_step(tmp_path):
     import asyncio
 
     settings = {"attempt": 1, "resume_step": 0, "config": {}, "environments": [], "num_slots": 1}
-    one = actor.MetricsActor(str(tmp_path), None, settings)
+    one = actor.MetricsActor(str(tmp_path), settings)
     keep, actor.AFTER_TIMEOUT_S = actor.AFTER_TIMEOUT_S, 0.05
     try:
         row = asyncio.run(one.log_step("trainer", 1, 1, {}, spans(1), 0, ("batcher", 1)))

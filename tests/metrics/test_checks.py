@@ -1,18 +1,27 @@
 """Self-checks: each with a value that passes and one that fails."""
 
 import math
+import re
+from pathlib import Path
+from typing import get_args
 
 import polars as pl
 import pytest
 
+import metrics
+from app.config import ConfigError, SelfCheck, from_dict
 from metrics import read
-from metrics.checks import Facts, run_checks
+from metrics.checks import CHECKS, TROUBLES, run_checks
 from metrics.population import arranged
 from metrics.schema import samples_table, spans_table
+from metrics.verdict import Facts, sentence
 from tests.metrics.builders import core, group
 
 GRPO = {"algorithm": "grpo", "dtype": "float32", "max_off_policy_steps": 1}
+SMALLEST = {"name": "a", "model": "embedded", "steps": 1, "environments": [{"name": "sums"}]}
 FRESH = {"off_policy_steps_max": 0.0}
+STEP = {"timing_step_total": 10.0}
+SLOW_METRICS = {"timing_waiting_for_metrics_total": 1.1, "metrics/unacknowledged": 1.0}
 
 
 def result(name: str, values=None, rows=(), config=GRPO, **more):
@@ -35,6 +44,7 @@ def with_advantages(advantages: list[float]) -> list[dict]:
         ("entropy_collapse", {"entropy": 0.5}, {"entropy": 1e-4}),
         ("updates_done", {"train/skipped_updates": 0.0}, {"train/skipped_updates": 1.0}),
         ("engine_logprobs", {"rollout/bad_logprobs": 0.0}, {"rollout/bad_logprobs": 2.0}),
+        ("metrics_keep_up", STEP | {"timing_waiting_for_metrics_total": 0.9}, STEP | SLOW_METRICS),
         ("finite_values", {"loss/policy": 0.0}, {"loss/policy": 0.0, "grad_norm": math.nan}),
     ],
 )
@@ -57,6 +67,7 @@ def test_a_value_is_judged_against_its_threshold(name, good, bad):
         "group_advantage_sum",
         "engine_version",
         "groups_tied",
+        "metrics_keep_up",
     ],
 )
 def test_a_check_without_its_values_says_nothing(name):
@@ -111,3 +122,35 @@ def test_a_failure_is_kept_until_it_passes_again_and_its_steps_are_counted(tmp_p
     assert all(item["ok"] for item in row["checks"])
     found = next(item for item in read.checks(tmp_path) if item["check"] == "finite_values")
     assert (found["ok"], found["failures"], found["first_failed_step"], found["last_failed_step"]) == (True, 2, 2, 3)
+
+
+def test_a_failed_check_in_one_line_has_value_threshold_and_cause():
+    probe = result("probe", {"probe/logprob_abs_max": 0.01})
+    assert sentence(probe.record()) == (
+        "step 3: self-check probe: probe/logprob_abs_max = 0.01 (value 0.01, at most 0.001); likely cause: the engine "
+        "does not have the weights that were pushed: a tensor that was not sent, the tied output head, or answers "
+        "from the prefix cache"
+    )
+    entropy = result("entropy_collapse", {"entropy": 0.03}, first_entropy=2.0)
+    assert "entropy 0.03 nats, lowest healthy 0.04 (value 0.03, at least 0.04)" in sentence(entropy.record())
+
+
+def test_a_hostile_reason_stays_in_its_line():
+    rows = group([None, None], outcome="error", outcome_reason="one\nSelfCheckError: two\x1b[2J\r\n")
+    said = sentence(result("scored_samples", rows=rows).record())
+    assert said.isprintable()
+    assert said.endswith("first reason: one SelfCheckError: two [2J")
+
+
+def test_every_check_can_stop_a_run_and_no_other_name_is_accepted():
+    """Trouble of a service (W&B, TensorBoard) is no check: it never stops a run."""
+    names = {function.__name__ for function in CHECKS} | set(TROUBLES)
+    assert set(get_args(SelfCheck)) == names
+    with pytest.raises(ConfigError, match=r"stop_on\.1: got 'probes', wanted one of .*; did you mean 'probe'\?"):
+        from_dict(SMALLEST | {"stop_on": ["mismatch", "probes"]})
+
+
+def test_the_names_of_troubles_are_those_that_are_noted(tmp_path):
+    """Each note that metrics/core.py and metrics/books.py can take is a known trouble."""
+    text = "".join((Path(metrics.__file__).parent / f"{name}.py").read_text() for name in ("core", "books"))
+    assert set(re.findall(r'notes\["(\w+)"\]', text)) == set(TROUBLES)

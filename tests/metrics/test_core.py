@@ -1,9 +1,13 @@
 """The bookkeeper: every message counts once, a restart changes nothing, the books balance."""
 
+import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from metrics import read
 from metrics.recompute import recompute
@@ -78,22 +82,37 @@ def test_a_writer_that_is_restarted_after_every_message_writes_the_same_run(tmp_
     assert recompute(tmp_path / "shaky").differences == []
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-def test_how_rows_are_split_into_messages_changes_no_bit(tmp_path, parts):
-    whole, split = core(tmp_path / "whole", config=CONFIG), core(tmp_path / "split", config=CONFIG)
-    for name, arguments in messages(3):
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(st.randoms(use_true_random=False), st.integers(1, 6), st.sampled_from([0, 2]))
+def test_how_rows_are_split_into_messages_and_their_order_change_no_bit(tmp_path_factory, rng, parts, lag):
+    """Any row in any message of any sender; with samples that run ahead, rows of later steps come first as well."""
+    folder, config = tmp_path_factory.mktemp("runs"), CONFIG | {"max_async_rollout": lag}
+    whole, split = core(folder / "whole", config=config), core(folder / "split", config=config)
+    sent = messages(3)
+    pieces = []
+    for name, arguments in sent:
         getattr(whole, name)(*arguments)
         if name == "log_samples":
-            source, seq, rows = arguments
-            for part in reversed(range(parts)):
-                split.log_samples(
-                    source, 100 * seq + part, rows.slice(part * rows.num_rows // parts, rows.num_rows // parts)
-                )
+            pieces += [(arguments[1], piece) for piece in torn(arguments[2], parts, rng)]
+    for name, arguments in sent:
+        if name == "log_samples":
+            now = [piece for piece in pieces if piece[0] <= arguments[1] + rng.randint(0, lag)]
+            pieces = [piece for piece in pieces if piece not in now]
+            rng.shuffle(now)
+            for number, (_, rows) in enumerate(now):
+                split.log_samples(rng.choice(["a", "b"]) + str(arguments[1]), number, rows)
         else:
             getattr(split, name)(*arguments)
     whole.close("finished")
     split.close("finished")
-    assert everything(tmp_path / "whole") == everything(tmp_path / "split")
+    assert everything(folder / "whole") == everything(folder / "split")
+
+
+def torn(rows: pa.Table, parts: int, rng: random.Random) -> list[pa.Table]:
+    """Every row in one of so many tables, in any order."""
+    places = list(range(rows.num_rows))
+    rng.shuffle(places)
+    return [rows.take(places[part::parts]) for part in range(parts) if places[part::parts]]
 
 
 def test_the_books_balance_at_every_step(tmp_path):

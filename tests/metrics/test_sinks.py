@@ -1,6 +1,9 @@
 """Sinks: the same numbers go to W&B, and no failure of a service reaches the run."""
 
 import json
+import math
+import os
+import socket
 import struct
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import pytest
 
 from metrics import sinks
 from metrics.schema import spans_table
-from metrics.sinks import ThreadedSink, wandb_sink
+from metrics.sinks import ThreadedSink, tensorboard_sink, wandb_sink
 from tests.metrics.builders import core
 
 
@@ -25,7 +28,7 @@ class Written:
         self.states: list[str] = []
         self.fails = fails
 
-    def open(self):
+    def open(self, say):
         if self.fails == "open":
             raise ConnectionError("no route to host")
         return self.write, self.states.append
@@ -52,10 +55,9 @@ def test_a_sink_gets_every_step_and_the_end(tmp_path):
 )
 def test_a_failing_service_is_shown_and_stops_nothing(tmp_path, fails, said):
     one = core(tmp_path, sinks=[ThreadedSink("service", Written(fails).open)])
-    one.log_step("trainer", 1, 1, {}, spans_table([]), 0)
     end = time.monotonic() + 10
     found: list[dict] = []
-    step = 1
+    step = 0
     while not found and time.monotonic() < end:
         step += 1
         row = one.log_step("trainer", step, step, {}, spans_table([]), 0)
@@ -71,7 +73,7 @@ def test_a_service_that_hangs_costs_the_run_nothing(monkeypatch):
     monkeypatch.setattr(sinks, "CLOSE_TIMEOUT_S", 0.1)
     release = threading.Event()
 
-    def hanging():
+    def hanging(say):
         release.wait(30)
         return (lambda step, values: None), (lambda state: None)
 
@@ -86,44 +88,116 @@ def test_a_service_that_hangs_costs_the_run_nothing(monkeypatch):
     sink.thread.join(10)
 
 
-def test_wandb_offline_writes_the_same_keys_by_step(tmp_path):
-    """The real library, without account or network, in a process of its own."""
-    code = f"""
+def test_a_service_that_cannot_be_opened_is_asked_once(tmp_path):
+    asked = []
+
+    def refusing(say):
+        asked.append(1)
+        raise PermissionError("no account")
+
+    sink = ThreadedSink("service", refusing)
+    sink.thread.join(10)
+    for step in range(20):
+        sink.log(step, {"a": 1.0})
+    sink.close("finished")
+    assert "service: PermissionError: no account; gave up, nothing is sent" in sink.trouble()
+    assert (len(asked), sink.trouble(), sink.waiting.qsize()) == (1, None, 1)
+
+
+ATTEMPT = """
+import sys
 from pathlib import Path
-from metrics.sinks import wandb_sink
-run = Path({str(tmp_path)!r}) / "demo-1"
-run.mkdir()
-sink = wandb_sink(run, {{"project": "p", "mode": "offline"}}, {{"algorithm": "grpo"}})
-sink.log(1, {{"reward_mean": 0.5, "my/own/key": float("nan")}})
-sink.log(3, {{"reward_mean": 0.75}})
-sink.log(2, {{"eval/sums/reward_mean": 1.0}})
+from metrics import sinks
+run, mode, rows = Path(sys.argv[1]), sys.argv[2], eval(sys.argv[3])
+run.mkdir(exist_ok=True)
+sinks.WANDB_START_TIMEOUT_S = 2.0
+sink = sinks.wandb_sink(run, {"project": "p", "mode": mode}, {"algorithm": "grpo"})
+for step, values in rows:
+    sink.log(step, values)
 sink.close("finished")
 print(sink.trouble())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.stdout.strip().splitlines()[-1] == "None", done.stdout + done.stderr
-    assert stored_history(tmp_path / "demo-1") == [
-        {"step": 1, "reward_mean": 0.5, "my/own/key": "NaN"},
-        {"step": 3, "reward_mean": 0.75},
-        {"step": 2, "eval/sums/reward_mean": 1.0},
+
+
+def attempt(run: Path, rows: list[tuple[int, dict[str, float]]], mode: str = "offline", **environment: str) -> str:
+    """One attempt of a run with the real library, in a process of its own; returns what went wrong, or "None"."""
+    done = subprocess.run(
+        [sys.executable, "-c", ATTEMPT, str(run), mode, repr(rows).replace("nan", "float('nan')")],
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=run.parent,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_wandb_offline_has_the_same_keys_by_step_and_every_attempt_in_one_run(tmp_path):
+    """Without account or network. `wandb sync` sends the files of one id to one run, in the order of their start."""
+    first = [
+        (1, {"reward_mean": 0.5, "my/own/key": math.nan}),
+        (3, {"reward_mean": 0.75}),
+        (2, {"eval/sums/reward_mean": 1.0}),
+    ]
+    for rows in (first, [(4, {"reward_mean": 0.25})]):
+        assert attempt(tmp_path / "demo-1", rows) == "None"
+        time.sleep(1.0)  # the names of the files tell seconds apart
+    assert stored(tmp_path / "demo-1") == [
+        (
+            "demo-1",
+            [
+                {"step": 1, "reward_mean": 0.5, "my/own/key": "NaN"},
+                {"step": 3, "reward_mean": 0.75},
+                {"step": 2, "eval/sums/reward_mean": 1.0},
+            ],
+        ),
+        ("demo-1", [{"step": 4, "reward_mean": 0.25}]),
     ]
 
 
-def stored_history(run_dir: Path) -> list[dict]:
-    """The rows of W&B's own offline file."""
+def test_without_a_network_wandb_goes_on_offline_and_says_so(tmp_path):
+    began = time.monotonic()
+    nowhere = {"WANDB_BASE_URL": f"http://127.0.0.1:{free_port()}", "WANDB_API_KEY": "0" * 40}
+    said = attempt(tmp_path / "demo-1", [(1, {"a": 1.0})], "online", **nowhere)
+    assert "CommError" in said
+    assert "goes on offline, send it later with: wandb sync demo-1/wandb/*" in said
+    assert stored(tmp_path / "demo-1") == [("demo-1", [{"step": 1, "a": 1.0}])]
+    assert time.monotonic() - began < 60
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "demo-1").mkdir()
+    (tmp_path / "demo-1" / "wandb").write_text("a file where a folder should be")
+    said = attempt(tmp_path / "demo-1", [(1, {"a": 1.0})])
+    assert "NotADirectoryError" in said
+    assert "gave up, nothing is sent; the run goes on, its own record is complete" in said
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def stored(run_dir: Path) -> list[tuple[str, list[dict]]]:
+    """Of each of W&B's own offline files, in the order of their start: the run's id and its rows."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (path,) = (run_dir / "wandb").glob("offline-run-*/*.wandb")
-    rows = []
-    for data in logged_records(path.read_bytes()):
-        record = Record.FromString(data)
-        if record.WhichOneof("record_type") == "history":
-            items = {
-                item.key or "/".join(item.nested_key): json.loads(item.value_json, parse_constant=str)
-                for item in record.history.item
-            }
-            rows.append({key: value for key, value in items.items() if not key.startswith("_")})
-    return rows
+    found = []
+    for path in sorted((run_dir / "wandb").glob("offline-run-*/*.wandb")):
+        records = [Record.FromString(data) for data in logged_records(path.read_bytes())]
+        (run_id,) = {record.run.run_id for record in records if record.WhichOneof("record_type") == "run"}
+        found.append((run_id, [row_of(record) for record in records if record.WhichOneof("record_type") == "history"]))
+    return found
+
+
+def row_of(record) -> dict:
+    items = {
+        item.key or "/".join(item.nested_key): json.loads(item.value_json, parse_constant=str)
+        for item in record.history.item
+    }
+    return {key: value for key, value in items.items() if not key.startswith("_")}
 
 
 def logged_records(data: bytes, block: int = 32_768) -> Iterator[bytes]:
@@ -147,3 +221,46 @@ def test_an_unusable_project_is_shown(tmp_path):
     sink.log(1, {"a": 1.0})
     sink.close("finished")
     assert "wandb" in sink.trouble()
+
+
+def events(run_dir: Path) -> list[tuple[str, int, float]]:
+    """(tag, step, value) of TensorBoard's event files: records of length, checksum, data, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for path in sorted((run_dir / "tensorboard").iterdir()):
+        data, place = path.read_bytes(), 0
+        while place < len(data):
+            (length,) = struct.unpack_from("<Q", data, place)
+            event = Event.FromString(data[place + 12 : place + 12 + length])
+            place += 16 + length
+            if event.HasField("session_log"):
+                found.append(("purge", event.step, math.nan))
+            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+    return found
+
+
+def test_tensorboard_has_the_same_keys_by_step(tmp_path):
+    sink = tensorboard_sink(tmp_path, None)
+    sink.log(1, {"reward/a/reward_mean": 0.5})
+    sink.log(2, {"reward/a/reward_mean": 0.75})
+    sink.close("finished")
+    assert (sink.trouble(), events(tmp_path)) == (
+        None,
+        [("reward/a/reward_mean", 1, 0.5), ("reward/a/reward_mean", 2, 0.75)],
+    )
+
+
+def test_a_resume_hides_in_tensorboard_what_it_abandons(tmp_path):
+    one = core(tmp_path)
+    assert one.resumed_at is None
+    for step in (1, 2, 3):
+        one.log_step("trainer/1", step, step, {}, spans_table([]), 0)
+    one.close("failed")
+    two = core(tmp_path, attempt=2, resume_step=2)
+    sink = tensorboard_sink(tmp_path, two.resumed_at)
+    sink.log(3, {"a": 1.0})
+    sink.close("finished")
+    assert [(tag, step) for tag, step, _ in events(tmp_path)] == [("purge", 3), ("a", 3)]
+    two.log_step("trainer/2", 3, 3, {}, spans_table([]), 0)
+    assert two.resumed_at is None  # an actor that is restarted now hides nothing

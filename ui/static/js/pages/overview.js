@@ -16,6 +16,8 @@ import { LEDGER, ledgerCard } from "./ledger.js";
 
 const CHARTS = ["reward", "entropy", "kl_divergence_inference", "grad_norm", "tokens_completion", "timing_step_total"];
 const STEP_TIME = "timing_step_total";
+const METRICS_WAIT = "timing_waiting_for_metrics_total";
+const UNSTORED = "metrics/unacknowledged";
 const RECENT = 20;
 
 export async function mount(main, session) {
@@ -55,7 +57,7 @@ class Overview {
     const known = CHARTS.filter((key) => byKey.has(key));
     fill(this.cards, known.map((key) => this.board.add(new Panel(this.board, [byKey.get(key)])).element));
     this.cards.hidden = !known.length;
-    await this.session.store.need(run.id, [STEP_TIME, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started"]);
+    await this.session.store.need(run.id, [STEP_TIME, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started", METRICS_WAIT, UNSTORED]);
     await this.readDetail(run);
     this.show(run);
   }
@@ -97,6 +99,7 @@ class Overview {
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
       fact("Step time", duration(step), `median of the last ${Math.min(RECENT, recent.length)} steps`),
       fact("Reward", number(row.latest?.reward_mean), "mean of the newest step"),
+      fact("Metrics", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "waited for in the newest step, whose message before was not stored" : "waited for in the newest step"),
       fact("Model", row.model || "–", `${row.algorithm || ""} · ${(row.environments || []).join(", ")}`),
     ];
   }

@@ -12,7 +12,7 @@ import { Gantt, KIND_COLORS } from "./gantt.js";
 
 const SHOWN = 4;
 const MOST = 40;
-const PARTS = ["waiting_for_data", "forward", "loss_computation", "backward", "optimizer", "compute_kl", "compute_entropy", "prepare_tensors", "data_to_device", "weight_sync_trainer", "weight_sync_inference", "checkpoint", "eval"];
+const PARTS = ["waiting_for_data", "forward", "loss_computation", "backward", "optimizer", "compute_kl", "compute_entropy", "prepare_tensors", "data_to_device", "weight_sync_trainer", "weight_sync_inference", "checkpoint", "eval", "waiting_for_metrics"];
 const keyOf = (part) => (part === "waiting_for_data" ? "timing_waiting_for_data" : `timing_${part}_total`);
 const TABLE = ["timing_step_total", "timing_step_active", ...PARTS.map(keyOf), "timing_generation_pct", "timing_reward_pct", "timing_idle_pct"];
 
