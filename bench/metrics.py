@@ -5,6 +5,7 @@ the clock is at most that, and a busy machine changes it little. Ratios are of t
 The comparison is the same definitions in straightforward pandas: groupby, and a Gini function of a group.
 """
 
+import gc
 import json
 import statistics
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import polars as pl
+import psutil
 import pyarrow as pa
 
 import metrics
@@ -28,7 +30,7 @@ NUM_METRICS = 20
 
 
 def main() -> int:
-    results = [*aggregation(), *appending(), *opening()]
+    results = [*aggregation(), *appending(), *opening(), *following(), *remembering()]
     width = max(len(result["what"]) for result in results)
     for result in results:
         limit = result["limit"]
@@ -202,12 +204,8 @@ def appending() -> list[dict]:
 def opening(steps: int = 5_000, num_keys: int = 60) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
-        store = Store(run)
-        store.begin(1, 0, {"config": {}, "environments": [], "num_slots": 1})
-        rng = np.random.default_rng(0)
-        for step in range(1, steps + 1):
-            points = [(step, f"key_{i}", float(value)) for i, value in enumerate(rng.random(num_keys))]
-            store.add_values(points, attempt=1, source="t", seq=step, time_s=float(step))
+        store = begun(run)
+        log_steps(store, range(1, steps + 1), num_keys)
         bare = best_ms(lambda: opened(run), 7)
         rollouts = samples(2_000, 8)
         for seq in range(60):
@@ -215,7 +213,6 @@ def opening(steps: int = 5_000, num_keys: int = 60) -> list[dict]:
         store.close()
         full = best_ms(lambda: opened(run), 7)
         everything = best_ms(lambda: read.series(run), 5)
-        delta = best_ms(lambda: read.series(run, since=steps - 1), 20)
     return [
         result(
             f"opening {steps} steps x {num_keys} keys (catalog, 2,000 points a key), nothing in memory",
@@ -226,18 +223,79 @@ def opening(steps: int = 5_000, num_keys: int = 60) -> list[dict]:
         result("the same without its 120,000 rollouts", bare, "ms"),
         result("ratio: rollouts do not matter", full / bare, "x", below=1.5),
         result("all series again, segments in memory", everything, "ms"),
-        result("a delta of one step", delta, "ms", below=10),
     ]
 
 
 def opened(run: Path) -> None:
     """What the first page needs, with every cache of the process emptied first."""
-    for cache in (reader.SEGMENTS, reader.MANIFESTS, reader.VERIFIED):
-        cache.items.clear()
-        cache.num_bytes = 0
+    reader.forget()
     read.catalog(run)
     found = read.series(run)
     assert len(found["columns"]) == 60
+
+
+def begun(run: Path) -> Store:
+    store = Store(run)
+    store.begin(1, 0, {"config": {}, "environments": [], "num_slots": 1})
+    return store
+
+
+def log_steps(store: Store, steps: range, num_keys: int) -> None:
+    for step in steps:
+        values = np.random.default_rng(step).random(num_keys)
+        points = [(step, f"key_{i}", float(value)) for i, value in enumerate(values)]
+        store.add_values(points, attempt=1, source="t", seq=step, time_s=float(step))
+
+
+def following(num_keys: int = 100) -> list[dict]:
+    """A reader that is told of each step as it comes, in a run of few steps and in a run of many."""
+    times: dict[int, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        run.mkdir()
+        (run / "run.json").write_text("{}")
+        store, last = begun(run), 0
+        for steps in (500, 5_000):
+            log_steps(store, range(last + 1, steps + 1), num_keys)
+            times[steps] = [refreshed_ms(store, run, step, num_keys) for step in range(steps + 1, steps + 101)]
+            last = steps + 100
+        store.close()
+        read.catalog(run)
+        again = best_ms(lambda: (read.catalog(run), read.runs(run.parent)), 20)
+    few, many = (statistics.median(times[steps]) for steps in (500, 5_000))
+    return [
+        result(f"a refresh of {num_keys} keys x 1 step on 5,000 steps, median", many, "ms", below=2),
+        result("the same, mean with the steps whose segments were just merged", statistics.fmean(times[5_000]), "ms"),
+        result("ratio to the same on 500 steps", many / few, "x", below=1.5),
+        result("catalog and list of runs when nothing changed", again, "ms", below=1),
+    ]
+
+
+def refreshed_ms(store: Store, run: Path, step: int, num_keys: int) -> float:
+    log_steps(store, range(step, step + 1), num_keys)
+    start = time.process_time()
+    found = read.series(run, since=step - 1)
+    took = 1000 * (time.process_time() - start)
+    assert (found["steps"], len(found["columns"])) == ([step], num_keys)
+    return took
+
+
+def remembering(steps: int = 5_000) -> list[dict]:
+    """What the actor's process holds after a tenth of a run and at its end."""
+    held: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        one = MetricsCore(Path(folder), attempt=1, resume_step=0, config={}, environments=[], num_slots=8)
+        for step in range(1, steps + 1):
+            one.log_samples("b", step, samples(16, 8, 4, step=step))
+            one.log_step("t", step, step, {"tokens/trained": 1.0}, spans_table([]), 16 * step)
+            if step in (steps // 10, steps):
+                gc.collect()
+                held.append(psutil.Process().memory_info().rss / 2**20)
+        one.close("finished")
+    return [
+        result(f"memory of the process after {steps // 10} steps of 16 samples", held[0], "MiB"),
+        result(f"growth until step {steps}", held[1] - held[0], "MiB", below=50),
+    ]
 
 
 if __name__ == "__main__":
