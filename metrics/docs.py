@@ -18,6 +18,19 @@ no point there.
 
 Besides these, a run has the keys that its trainer backend returns from `train_step()`, under their own names.
 """
+TAIL = """## Taking them away
+
+`python -m metrics export RUN --csv` (or `--parquet`, `--json`; `--table samples`, `evals`, `spans`) writes a table to a
+file. In CSV an absent value is an empty cell, and a text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return
+is led by an apostrophe: a spreadsheet would run it as a formula, and a policy can write anything. What is damaged is
+named on stderr, the rest is written, and the exit status is 1. `python -m metrics recompute RUN` makes every number
+again from the stored rows and prints the differences.
+
+With `wandb` in the configuration the same keys go to Weights & Biases, all attempts to one W&B run. Offline, and where
+the service cannot be reached, they are kept in the run directory: `wandb sync RUN/wandb/*` sends them. With
+`tensorboard: true` they are also in the run directory's folder `tensorboard`. Whatever fails there is shown among the
+self-checks and never stops the run.
+"""
 ORDER = (
     "General",
     "Reward",
@@ -44,6 +57,7 @@ def page() -> str:
         *[section_text(name, [m for m in every if m.section == name]) for name in sections],
         checks_text(),
         tables_text(),
+        TAIL,
     ]
     return "\n".join(parts)
 

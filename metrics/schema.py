@@ -160,8 +160,25 @@ def from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     unknown = {name for row in rows for name in row} - set(schema.names)
     if unknown:
         raise ValueError(unknown_columns(unknown, schema))
-    arrays = [pa.array([safe(row.get(field.name)) for row in rows], field.type) for field in schema]
+    arrays = [array_of([safe(row.get(field.name)) for row in rows], field) for field in schema]
     return conform(pa.Table.from_arrays(arrays, schema=loose(schema)), schema)
+
+
+def array_of(values: list[Any], field: pa.Field) -> pa.Array:
+    """The values as the column's type, or a TypeError that names the column and the first row that is of another."""
+    try:
+        return pa.array(values, field.type)
+    except NO_SUCH_VALUE:
+        for row, value in enumerate(values):
+            try:
+                pa.array([value], field.type)
+            except NO_SUCH_VALUE as error:
+                got = f"{str(value)[:60]!r} ({type(value).__name__})"
+                raise TypeError(f"column {field.name!r}, row {row}: must be {field.type}, got {got}") from error
+        raise
+
+
+NO_SUCH_VALUE = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 
 
 def safe(value: Any) -> Any:

@@ -40,6 +40,17 @@ def test_tokens_of_the_environment_are_read_and_never_trained():
     assert pack.token_ids[0, pack.sources[of_one]].tolist() == [5, 11, 23]
 
 
+def test_a_log_probability_that_the_engine_could_not_give_is_not_a_number_and_its_token_is_trained():
+    builder = BatchBuilder(tiny_config(prompts_per_step=1, seq_len=64), 1, 1)
+    said = {"token_ids": [11, 12, 13], "rollout_logprobs": [-0.25, None, float("-inf")], "versions": [0, 0, 0]}
+    builder.add([scored(0, index, float(index), **said) for index in range(4)])
+    batch = builder.take()
+    (pack,) = read_share(pa.Table.from_pylist(batch.shares, schema=SHARE)).packs
+    assert repr(pack.rollout_logprobs[:3].tolist()) == "[-0.25, nan, -inf]"
+    assert pack.targets[:3].tolist() == [11, 12, 13]
+    assert batch.rows["rollout_logprobs"][0].as_py() == [-0.25, None, float("-inf")]
+
+
 def test_a_pack_of_one_temperature_has_one():
     assert [pack.temperatures for pack in packs("cold", seq_len=64)] == [0.5]
     assert [pack.temperatures for pack in packs("hot", seq_len=64, temperature=0.7)] == [0.7]

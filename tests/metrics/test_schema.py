@@ -84,6 +84,12 @@ def test_a_wrong_column_type_is_refused_by_name():
         conform(text, SAMPLES)
 
 
+@pytest.mark.parametrize("given", [{"token_ids": "héllo"}, {"completion_tokens": "héllo"}, {"reward": [1.0]}])
+def test_text_in_place_of_ids_or_a_list_in_place_of_a_number_is_refused_by_name(given):
+    with pytest.raises(TypeError, match=f"column '{next(iter(given))}', row 1: "):
+        samples_table([sample(), sample(**given)])
+
+
 def test_narrower_and_wider_types_are_taken():
     table = samples_table([sample(step=2**31)])
     for name, kind in (

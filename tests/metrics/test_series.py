@@ -3,13 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metrics import journal, read, reader
+from metrics.export import export
+from metrics.schema import spans_table
 from metrics.segments import FAN_IN, MANIFEST
 from metrics.store import Store
+from tests.metrics.builders import core
 
 KEYS = [f"key_{i}" for i in range(10)]
 
@@ -227,6 +231,37 @@ def test_damaged_lines_of_attempts_and_checks_are_named(tmp_path):
         with (tmp_path / "metrics" / name).open("ab") as file:
             file.write(b"00000000 rubbish\n")
     assert read.damaged(tmp_path) == ["attempts.jsonl: line 2 is damaged", "checks.jsonl: line 1 is damaged"]
+
+
+STRANGE = ["[train] loss", "loss (nats)", "a%b", "a:b", "a?b#c", "потери", "損失/訓練", "🎯/acc", "my.loss", "Val mIoU"]
+STRANGE += ["a`b", 'a"b', "a'b", "a{b}", "SELECT", "energy (eV/A)", "=1+1", "<b>x</b>", "__proto__", "step", "time"]
+
+
+def test_a_strange_key_has_the_curve_of_a_plain_one(tmp_path):
+    store = opened(tmp_path)
+    for step in range(1, FAN_IN + 3):
+        log(store, step, keys=["plain", *STRANGE])
+    store.close()
+    columns = read.series(tmp_path)["columns"]
+    assert all(read.series(tmp_path, keys=[key])["columns"] == {key: columns["plain"]} for key in STRANGE)
+    assert sorted(entry["key"] for entry in read.catalog(tmp_path)) == sorted(["plain", *STRANGE])
+    for kind in ("csv", "json", "parquet"):
+        assert export(tmp_path, "series", kind, tmp_path / kind) == FAN_IN + 2
+    assert pl.read_parquet(tmp_path / "parquet", columns=["SELECT"])["SELECT"].to_list() == columns["plain"]
+
+
+def test_a_clock_that_is_set_back_changes_no_order_and_no_duration(tmp_path):
+    moments = iter([1000.0, 2000.0, -2600.0, -1600.0])
+    one = core(tmp_path, clock=lambda: next(moments))
+    for step in range(1, 5):
+        span = {"step": step, "lane": "trainer 0", "kind": "step", "start_s": step - 1.0, "end_s": float(step)}
+        one.log_step("t", step, step, {"a": float(step)}, spans_table([span]), 0)
+        assert read.series(tmp_path, since=step - 1)["steps"] == [step]
+    one.close("finished")
+    found = read.series(tmp_path)
+    assert (found["steps"], found["columns"]["a"]) == ([1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0])
+    assert found["columns"]["timing_step_total"] == [1.0] * 4
+    assert read.elapsed({"started_at": 2000.0, "ended_at": 1000.0}) == 0.0
 
 
 def test_many_keys_and_steps_are_spread_out_in_parts(tmp_path, monkeypatch):
