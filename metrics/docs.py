@@ -21,10 +21,10 @@ Besides these, a run has the keys that its trainer backend returns from `train_s
 TAIL = """## Taking them away
 
 `python -m metrics export RUN --csv` (or `--parquet`, `--json`; `--table samples`, `evals`, `spans`) writes a table to a
-file. In CSV an absent value is an empty cell, and a text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return
-is led by an apostrophe: a spreadsheet would run it as a formula, and a policy can write anything. What is damaged is
-named on stderr, the rest is written, and the exit status is 1. `python -m metrics recompute RUN` makes every number
-again from the stored rows and prints the differences.
+file. In CSV an absent value is an empty cell, and a text that begins with `=`, `+`, `-`, `@`, a tab or a carriage
+return is led by an apostrophe: a spreadsheet would run it as a formula, and a policy can write anything. What is
+damaged is named on stderr, the rest is written, and the exit status is 1. `python -m metrics recompute RUN` makes every
+number again from the stored rows and prints the differences.
 
 With `wandb` in the configuration the same keys go to Weights & Biases, all attempts to one W&B run. Offline, and where
 the service cannot be reached, they are kept in the run directory: `wandb sync RUN/wandb/*` sends them. With

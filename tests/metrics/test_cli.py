@@ -14,6 +14,8 @@ from metrics import read
 from metrics.__main__ import main
 from metrics.export import export
 from metrics.journal import append_line
+from metrics.recompute import recompute
+from metrics.registry import OWNER
 from metrics.schema import samples_table, spans_table
 from tests.metrics.builders import core, group, sample, write_run
 
@@ -26,6 +28,17 @@ def run(tmp_path_factory) -> Path:
 def test_recompute_finds_no_difference_in_a_run(run, capsys):
     assert main(["recompute", str(run)]) == 0
     assert "0 differ" in capsys.readouterr().out
+
+
+def test_recompute_makes_every_number_again_but_those_that_the_trainer_gave(run):
+    """Of every key of docs/metrics.md that the run has."""
+    given = [key for key, metric in OWNER.items() if metric.source == "trainer"]
+    columns = read.series(run)["columns"]
+    assert len(set(columns) & set(given)) >= 15
+    rows = pl.concat(pl.read_parquet(path) for path in (run / "metrics" / "series").glob("*.parquet"))
+    report = recompute(run)
+    assert report.num_given == rows.filter(pl.col("key").is_in(given)).height
+    assert report.num_equal == len(rows) - report.num_given > 1000
 
 
 def test_recompute_is_a_command(run):
