@@ -13,6 +13,9 @@ from environments.base import Message
 if TYPE_CHECKING:
     from app.engine import Completion
 
+Times = tuple[float | None, float | None]
+"""When something began and ended, time.monotonic() seconds."""
+
 NO_VERSION = -1
 """Weights version of a token that no policy sampled."""
 
@@ -58,26 +61,27 @@ class Conversation:
 
     def say(self, done: "Completion", text: str) -> None:
         """The policy's turn, exactly as it was sampled."""
-        self._turn("assistant", text, len(done.token_ids))
+        self._turn({"role": "assistant", "content": text}, len(done.token_ids), (done.start_s, done.end_s))
         self._extend(done.token_ids, done.logprobs, done.versions, is_sampled=True)
         self.truncated_turns += done.finish_reason == "length"
         self.engine, self.end_s = done.engine, done.end_s
         self.start_s = done.start_s if self.start_s is None else self.start_s
 
-    def hear(self, messages: Sequence[Message], ids: Sequence[int]) -> bool:
+    def hear(self, messages: Sequence[Message], ids: Sequence[int], times_s: Times = (None, None)) -> bool:
         """The environment's turn. False, and no token of it is kept, where the policy would have no room to answer."""
         fits = len(self.token_ids) + len(ids) < self.max_tokens
         kept = ids if fits else []
         for number, message in enumerate(messages):
             # The tokens between two turns of the policy belong together: they are told of the first message.
-            self._turn(message["role"], message["content"], 0 if number else len(kept), message)
+            self._turn(message, 0 if number else len(kept), times_s)
         self._extend(kept, [0.0] * len(kept), [NO_VERSION] * len(kept), is_sampled=False)
         return fits
 
-    def _turn(self, role: str, text: str, num_tokens: int, message: Message | None = None) -> None:
-        extras = {"tool": (message or {}).get("name"), "is_error": (message or {}).get("is_error", False)}
+    def _turn(self, message: Message, num_tokens: int, times_s: Times) -> None:
+        said = {"role": message["role"], "text": message["content"]}
         place = {"first_token": len(self.token_ids), "num_tokens": num_tokens}
-        self.turns.append({"role": role, "text": text, **place, **extras})
+        extras = {"tool": message.get("name"), "is_error": message.get("is_error", False)}
+        self.turns.append(said | place | extras | {"start_s": times_s[0], "end_s": times_s[1]})
 
     def _extend(
         self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, is_sampled: bool

@@ -154,13 +154,13 @@ class Sampler:
         if turn.state is None:
             raise EnvironmentFailed(turn.error)
         if turn.end is not None:
-            talk.hear(turn.reply, [])
+            talk.hear(turn.reply, [], (turn.start_s, turn.end_s))
             talk.finish = done.finish_reason if turn.end == "done" else turn.end
         else:
             after = State.from_json(turn.state).messages
             talk.prefix_breaks += not reads_on(self.tokenizer, before, text, after)
             ids = continuation(self.tokenizer, turn.reply, self.ends, done.finish_reason == "stop")
-            talk.finish = None if talk.hear(turn.reply, ids) else "length"
+            talk.finish = None if talk.hear(turn.reply, ids, (turn.start_s, turn.end_s)) else "length"
         if key in self.aborted and talk.finish is None:
             talk.finish = "abort"
         return turn.state

@@ -74,6 +74,8 @@ TURN = pa.struct(
         ("num_tokens", pa.int32()),  # of several messages between two turns of the policy, all at the first
         ("tool", TEXT),  # name of the tool whose result it is
         ("is_error", pa.bool_()),  # the result of a call that failed
+        ("start_s", FLOAT),  # when the engine, or the environment, began with it
+        ("end_s", FLOAT),
     ]
 )
 

@@ -158,14 +158,17 @@ def test_ids_that_would_be_written_otherwise_stay_as_they_were_sampled(rig):
 
 def test_the_turns_are_told_apart_for_people(rig):
     (row,) = drawn(rig("a" + END, "messages" + END, "bye" + END))
-    assert row["turns"] == [
-        {"role": "assistant", "text": "a", "first_token": 0, "num_tokens": 2, "tool": None, "is_error": False},
-        {"role": "user", "text": "you said a", "first_token": 2, "num_tokens": 10, "tool": None, "is_error": False},
-        {"role": "assistant", "text": "messages", "first_token": 12, "num_tokens": 9, "tool": None, "is_error": False},
-        {"role": "tool", "text": "5", "first_token": 21, "num_tokens": 6, "tool": "add", "is_error": False},
-        {"role": "user", "text": "go on", "first_token": 21, "num_tokens": 0, "tool": None, "is_error": True},
-        {"role": "assistant", "text": "bye", "first_token": 27, "num_tokens": 4, "tool": None, "is_error": False},
+    shown = ("role", "text", "first_token", "num_tokens", "tool", "is_error")
+    assert [tuple(turn[name] for name in shown) for turn in row["turns"]] == [
+        ("assistant", "a", 0, 2, None, False),
+        ("user", "you said a", 2, 10, None, False),
+        ("assistant", "messages", 12, 9, None, False),
+        ("tool", "5", 21, 6, "add", False),
+        ("user", "go on", 21, 0, None, True),
+        ("assistant", "bye", 27, 4, None, False),
     ]
+    assert [(row["turns"][place]["start_s"], row["turns"][place]["end_s"]) for place in (0, 2)] == [(10, 11), (11, 12)]
+    assert 0 < row["turns"][1]["start_s"] <= row["turns"][1]["end_s"]
     assert State.from_json(row["state"]).completions == ["a", "messages", "bye"]
 
 
@@ -258,6 +261,21 @@ def test_an_abort_between_turns_ends_the_conversation(rig):
     assert sampler.engines.aborted == ["0/1/7/0/0/1"]
     assert (row["finish"], row["error"], row["num_turns"]) == ("abort", None, 1)
     assert (sampler.calls, sampler.aborted) == ({}, set())
+
+
+def test_an_abort_while_the_environment_thinks_ends_the_conversation_after_its_answer(rig):
+    sampler = rig("a" + END, "b" + END, name="tests.environments.dialogs:AsyncEcho")
+
+    async def both():
+        drawing = asyncio.create_task(sampler.draw(group_row(7, "talk", Sample(PROMPT)), "0/1/7", 3, None))
+        while not sampler.engines.asked or sampler.calls["0/1/7"]:
+            await asyncio.sleep(0.001)
+        await sampler.abort(["0/1/7"])
+        return await drawing
+
+    (row,) = asyncio.run(both())
+    assert (row["finish"], row["num_turns"], len(sampler.engines.asked)) == ("abort", 1, 1)
+    assert sampler.engines.aborted == []
 
 
 def test_a_prompt_that_does_not_fit_is_an_error_with_the_reason(rig):

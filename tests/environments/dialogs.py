@@ -60,6 +60,14 @@ class Rewriter(MultiTurnEnvironment):
         return RewardResult(1.0)
 
 
+class Watching(Echo):
+    """Remembers how much had been said whenever it was asked whether it is done."""
+
+    def is_done(self, state: State) -> bool:
+        state.data["seen"] = [*state.data.get("seen", []), [turn["content"] for turn in state.turns]]
+        return False
+
+
 class AsyncEcho(MultiTurnEnvironment):
     async def env_response(self, messages, state: State):
         heard = messages[-1]["content"]

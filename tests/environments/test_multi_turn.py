@@ -4,7 +4,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from dialogs import AsyncEcho, Echo, Rewriter
+from dialogs import AsyncEcho, Echo, Rewriter, Watching
 
 from environments.base import Sample
 from environments.batch import table_of
@@ -56,6 +56,11 @@ def test_turns_alternate_and_memory_is_kept():
 def test_a_conversation_ends_when_it_is_done_or_has_had_its_turns(said, end, heard):
     turn = after(Echo(), *said)
     assert (turn.end, State.from_json(turn.state).data.get("heard")) == (end, heard)
+
+
+def test_it_is_asked_whether_it_is_done_before_and_after_its_answer():
+    turn = after(Watching(), "a")
+    assert State.from_json(turn.state).data["seen"] == [["a"], ["a", "you said a"]]
 
 
 def test_several_messages_with_names_and_errors_are_a_reply():

@@ -288,6 +288,7 @@ def test_what_selection_throws_away_is_shown_by_reason_environment_and_length(tm
 def test_samples_of_a_version_without_conversations_stay_readable_and_mergeable(tmp_path, monkeypatch):
     """The column `turns` came later: a run that was begun without it is read, resumed, merged and recomputed."""
     turns = [{"role": "assistant", "text": "7", "first_token": 0, "num_tokens": 1, "tool": None, "is_error": False}]
+    turns[0] |= {"start_s": 1.0, "end_s": 2.0}
 
     def write(attempt: int, steps: range, **given) -> None:
         writer = core(tmp_path, attempt=attempt, resume_step=steps[0] - 1)

@@ -77,7 +77,7 @@ function texts(sample, page) {
 function conversation(sample) {
   const who = (turn) => (turn.role === "assistant" ? "policy" : turn.tool ? `${turn.role}: ${turn.tool}` : turn.role);
   return h("section", {}, h("h3", {}, "Conversation"), sample.turns.map((turn) => h("div", { class: `turn ${turn.role === "assistant" ? "policy" : ""}` },
-    h("span", { class: `role ${turn.is_error ? "bad" : ""}` }, `${who(turn)}${turn.is_error ? ", failed" : ""}${turn.num_tokens ? ` · ${count(turn.num_tokens)} tokens` : ""}`), longText(turn.text))));
+    h("span", { class: `role ${turn.is_error ? "bad" : ""}` }, `${who(turn)}${turn.is_error ? ", failed" : ""}${turn.num_tokens ? ` · ${count(turn.num_tokens)} tokens` : ""}${turn.end_s == null ? "" : ` · ${duration(turn.end_s - turn.start_s)}`}`), longText(turn.text))));
 }
 
 // Reward parts, each within the range that its environment declares for it.
