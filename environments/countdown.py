@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from environments.base import RewardResult, Sample, SingleTurnEnvironment, Split
+from environments.parts import Part, Parts
 from environments.support.arithmetic import worked_out
 
 ANSWER = re.compile(r"<answer>([^<>]*)</answer>")
@@ -20,8 +21,11 @@ WHOLE_NUMBERS = re.compile(r"[0-9+\-*/() ]*")
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
+PARTS = Parts(format=Part(), correct=Part())
+
+
 class Countdown(SingleTurnEnvironment):
-    metrics_ranges: ClassVar = {"format": {"min": 0, "max": 1}, "correct": {"min": 0, "max": 1}}
+    metrics_ranges: ClassVar = PARTS.ranges
 
     def __init__(
         self,
@@ -68,8 +72,7 @@ class Countdown(SingleTurnEnvironment):
         value = evaluate(found[0], sample.metadata["numbers"]) if len(found) == 1 else None
         form = 0.0 if len(found) != 1 else 0.5 if value is None else 1.0
         correct = float(value == sample.answer)
-        golden = {"expression": sample.metadata["solution"]}
-        return RewardResult(form + correct, {"format": form, "correct": correct}, golden)
+        return PARTS.reward({"format": form, "correct": correct}, {"expression": sample.metadata["solution"]})
 
     def gold_completion(self, sample: Sample) -> str:
         return f"<answer>{sample.metadata['solution']}</answer>"
