@@ -15,9 +15,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from app.admission import Cursor
+from app.sealed import PLACE
 from app.trainer import Trainer
-
-PLACE = "place.json"
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,6 @@ class Place:
 
     step: int = 0
     cursor: Cursor = field(default_factory=Cursor)
-
-
-def newest(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run, if there is one."""
-    return max((file.parent for file in folder.glob(f"step_*/{PLACE}")), default=None)
 
 
 def write(folder: Path, trainer: Trainer, step: int) -> Path:

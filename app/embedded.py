@@ -8,9 +8,9 @@ import hashlib
 import inspect
 import json
 import logging
-import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,9 @@ Chosen = Sequence[tuple[str, dict[str, Any]]]
 
 def key(environments: Chosen, seed: int) -> str:
     """Changes with everything that the weights depend on, the code included."""
-    import torch
-    import transformers
-
-    from app import orthogonal
-
-    sources = [inspect.getsource(module) for module in (sys.modules[__name__], orthogonal)]
+    sources = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("embedded.py", "orthogonal.py")]
     sources += [inspect.getsource(inspect.getmodule(type(load(*chosen)))) for chosen in environments]  # type: ignore[arg-type]
-    depends = [RECIPE, list(environments), seed, sources, torch.__version__, transformers.__version__]
+    depends = [RECIPE, list(environments), seed, sources, version("torch"), version("transformers")]
     content = json.dumps(depends, sort_keys=True, default=str)
     return f"embedded-{hashlib.blake2b(content.encode(), digest_size=8).hexdigest()}"
 

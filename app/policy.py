@@ -4,6 +4,7 @@ A policy is built here, unpacked from a Python package, a local folder, or a mod
 ends as a folder in Hugging Face format that the engine and the trainer both load.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from app import embedded, smollm2
 from app.model_cache import BadPolicy, cached
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes that are nothing but the folder's tokenizer.json."""
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 """What is fetched from the hub: no pickles and no code."""
 
@@ -78,20 +81,28 @@ def _from_hub(name: str) -> Path:
 
 def tokenizer(path: str | Path) -> Any:
     """The tokenizer of a policy's folder."""
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        return _tokenizer_class(Path(path)).from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise BadPolicy(f"model {str(path)!r}: its tokenizer cannot be loaded: {error}") from error
 
 
+def _tokenizer_class(folder: Path) -> Any:
+    """The generic class where the folder asks for it: a lookup would import torch, seconds in each process."""
+    import transformers
+
+    settings = folder / "tokenizer_config.json"
+    asked = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class") if settings.is_file() else None
+    if asked in GENERIC_TOKENIZERS and (folder / "tokenizer.json").is_file():
+        return transformers.PreTrainedTokenizerFast
+    return transformers.AutoTokenizer
+
+
 def end_token_ids(tokenizer: Any, path: str | Path) -> tuple[int, ...]:
     """Every token that ends a turn: the tokenizer's, and those of the model's generation config."""
-    from transformers import GenerationConfig
-
     ends = {tokenizer.eos_token_id}
-    if (Path(path) / "generation_config.json").is_file():
-        listed = GenerationConfig.from_pretrained(path).eos_token_id
+    settings = Path(path) / "generation_config.json"
+    if settings.is_file():
+        listed = json.loads(settings.read_text(encoding="utf-8")).get("eos_token_id")
         ends |= set(listed if isinstance(listed, list) else [listed])
     return tuple(sorted(ends - {None}))

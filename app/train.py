@@ -21,44 +21,30 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# Read when ray.train is imported: at the default every report of a worker waits for 1.5 s.
-os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
 os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import ray
-import ray.train
 from ray import serve
 from ray.serve import exceptions as serve_exceptions
-from ray.train import DataConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
 
 from app import config as configuration
-from app import preflight, train_loop
+from app import preflight
 from app.admission import GATE_NAME, Admission
-from app.checkpoint import newest
 from app.config import Config, ConfigError
 from app.engine import deploy, dtype_name
 from app.evaluate import ACTOR_NAME as EVALUATOR
 from app.evaluate import Evaluator
 from app.run_context import RunContext, answer
 from app.run_dir import RunDir, RunError, application_of, create_for
-from app.stream import dataset
+from app.sealed import newest
+from app.stall import watchdog
 from app.weights import STORE_NAME, WeightStore
 from environments.loader import load as load_environment
 from metrics import actor as metrics_actor
 
 logger = logging.getLogger("telescope")
-WATCH_PERIOD_S = 2.0
 ACTOR_TIMEOUT_S = 120
-
-
-class Stopped(Exception):
-    """The run was asked to stop."""
-
-
-class Stalled(RuntimeError):
-    """No step was finished for longer than the config allows."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,7 +69,7 @@ def _recorded(run_dir: RunDir, config: Config) -> int:
     """Runs, and leaves the outcome and its reason in the run directory whatever happens."""
     try:
         run(config, run_dir)
-    except (Stopped, KeyboardInterrupt):
+    except KeyboardInterrupt:
         run_dir.end("stopped", "stopped on request")
         logger.info("stopped")
         return 130
@@ -118,11 +104,13 @@ def run(config: Config, run_dir: RunDir) -> None:
     state = "failed"
     try:
         _start_actors(config, context, actors, use_gpu)
-        with _engines(config, context, actors[GATE_NAME], use_gpu), _watchdog(config, actors[GATE_NAME]):
+        with _engines(config, context, actors[GATE_NAME], use_gpu), watchdog(config, context, actors[GATE_NAME]):
+            from app.fit import fit  # takes seconds, which the engines have meanwhile
+
             run_dir.update(state="running")
-            _fit(config, context, use_gpu)
+            fit(config, context, use_gpu)
         state = "finished"
-    except (Stopped, KeyboardInterrupt):
+    except KeyboardInterrupt:
         state = "stopped"
         raise
     finally:
@@ -133,25 +121,6 @@ def _keep_tokenizer(model: Path, run_dir: RunDir) -> None:
     """With it the dashboard can show the text of a token wherever the run directory goes."""
     if (model / "tokenizer.json").is_file():
         shutil.copy(model / "tokenizer.json", run_dir.path / "tokenizer.json")
-
-
-def _fit(config: Config, context: RunContext, use_gpu: bool) -> None:
-    """Ray Train runs the loop on every worker until the last step."""
-    resources = {"GPU": 1} if use_gpu else {"CPU": config.cpus_per_worker}
-    TorchTrainer(
-        lambda _: train_loop.run(config, context),
-        train_loop_config={},
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
-        scaling_config=ScalingConfig(num_workers=config.num_workers, use_gpu=use_gpu, resources_per_worker=resources),
-        datasets={"rollouts": lambda: dataset(config, context)},
-        # With shard locality the splitter would hold blocks back, and a gated stream waits for ever.
-        dataset_config=DataConfig(enable_shard_locality=False),
-        run_config=RunConfig(
-            name=f"attempt-{context.attempt}",
-            storage_path=str(context.run_dir / "train"),
-            failure_config=FailureConfig(max_failures=0),
-        ),
-    ).fit()
 
 
 def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], use_gpu: bool) -> None:
@@ -215,32 +184,6 @@ def _engines(config: Config, context: RunContext, gate: Any, use_gpu: bool) -> I
         if failures:
             raise failures[0] from error
         raise
-
-
-@contextmanager
-def _watchdog(config: Config, gate: Any) -> Iterator[None]:
-    """Ends a run in which no step is finished for `stall_timeout_s`."""
-    over = threading.Event()
-    signal.signal(signal.SIGUSR1, _stalled(config.stall_timeout_s))
-
-    def watch() -> None:
-        done, since = -1, time.monotonic()
-        while not over.wait(WATCH_PERIOD_S):
-            try:
-                now = ray.get(gate.progress.remote(), timeout=ACTOR_TIMEOUT_S)
-            except ray.exceptions.GetTimeoutError:
-                now = done  # a gate that does not answer makes no progress either
-            if now != done:
-                done, since = now, time.monotonic()
-            elif time.monotonic() - since > config.stall_timeout_s:
-                os.kill(os.getpid(), signal.SIGUSR1)
-                return
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def _take_down(context: RunContext, actors: dict[str, Any], state: str) -> None:
@@ -308,14 +251,7 @@ def _log_to(file: Path) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped
-
-
-def _stalled(limit_s: float) -> Any:
-    def handler(number: int, frame: FrameType | None) -> None:
-        raise Stalled(f"no step was finished for {limit_s:g} s (stall_timeout_s)")
-
-    return handler
+    raise KeyboardInterrupt  # the only exception of a signal handler that gets through a wait inside Ray
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 
-from app import admission, checkpoint
+from app import admission, checkpoint, sealed
 from app.checkpoint import Place
 from app.config import Config
 from app.evaluate import ACTOR_NAME as EVALUATOR
@@ -166,7 +166,7 @@ class Worker:
         return {"metrics/unacknowledged": float(len(waiting))}
 
     def _restored(self) -> Place:
-        newest = checkpoint.newest(self.context.checkpoints) if self.context.attempt > 1 else None
+        newest = sealed.newest(self.context.checkpoints) if self.context.attempt > 1 else None
         return checkpoint.restore(newest, self.trainer) if newest else Place()
 
 

@@ -1,6 +1,8 @@
 """The folders are the map: what may import what, and where the heavy frameworks may appear."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -104,3 +106,10 @@ def test_environments_and_metrics_load_no_framework():
 def test_a_light_module_loads_no_framework(file):
     found = {edge.module.split(".")[0] for edge in imports_of(ROOT / file) if edge.at_module_level}
     assert found & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["app.train", "app.stream", "app.evaluate"])
+def test_a_process_that_does_not_train_does_not_wait_for_torch(module):
+    code = f"import sys, {module}; print({{'torch', 'transformers', 'vllm', 'ray.train'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "set()\n"

@@ -1,11 +1,13 @@
 import hashlib
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from app import embedded, model_cache, policy
 from app.model_cache import BadPolicy, cached
@@ -41,6 +43,23 @@ def test_the_embedded_policy_is_a_llama_of_three_million_parameters(cache):
     tokenizer = policy.tokenizer(folder)
     assert (model.config.eos_token_id, tokenizer.eos_token) == (tokenizer.eos_token_id, "<eos>")
     assert len(tokenizer) == model.config.vocab_size == 100
+
+
+def test_a_plain_tokenizer_is_loaded_without_torch(cache):
+    folder = policy.prepare("embedded", [Choice("sums")], seed=0)
+    code = (
+        "import sys; from app import policy; t = policy.tokenizer(sys.argv[1]); "
+        "print(policy.render(t, '1+1='), policy.end_token_ids(t, sys.argv[1]), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert done.stdout == f"{policy.render(tokenizer, '1+1=')} ({tokenizer.eos_token_id},) False\n"
+
+
+def test_every_end_token_of_the_generation_config_ends_a_turn(characters, tmp_path):
+    assert policy.end_token_ids(characters, tmp_path) == (characters.eos_token_id,)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
+    assert policy.end_token_ids(characters, tmp_path) == (2, 7)
 
 
 def test_it_is_built_once_and_again_for_other_settings(cache):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 import torch.distributed as dist
 
-from app import checkpoint
+from app import checkpoint, sealed
 from app.batch import SHARE, BatchBuilder
 from app.checkpoint import Place
 from app.config import Config
@@ -46,7 +46,7 @@ def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, float]]:
     config = tiny_config(**case, **({"max_discards_per_step": 0} if empty else {}))
     trainer = Trainer(config, str(folder / "model"), torch.device("cpu"))
     if restore:
-        assert checkpoint.restore(checkpoint.newest(folder), trainer).step == STEPS
+        assert checkpoint.restore(sealed.newest(folder), trainer).step == STEPS
     values = []
     for step in range(1, STEPS + 1):
         values.append(trainer.train_step(batch(config, step, step == empty, step == nonfinite)))
@@ -68,7 +68,7 @@ def restarted(config: Config, model: Path, trainer: Trainer, step: int) -> Train
     with tempfile.TemporaryDirectory() as folder:
         save_checkpoint(Path(folder), trainer, step)
         fresh = Trainer(config, str(model), torch.device("cpu"))
-        checkpoint.restore(checkpoint.newest(Path(folder)), fresh)
+        checkpoint.restore(sealed.newest(Path(folder)), fresh)
         return fresh
 
 

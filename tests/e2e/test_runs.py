@@ -1,16 +1,22 @@
 """Whole runs through the job API: real Ray Jobs, Serve with vLLM, Ray Data, Ray Train with FSDP, the metrics actor."""
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import psutil
 import pytest
 import ray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
 
 from app.config import EnvironmentConfig
 from app.jobs import Jobs, Run
 from app.policy import prepare
+from app.run_dir import application_of
 from metrics import read
 from metrics.recompute import recompute
 
@@ -236,7 +242,6 @@ def check_moody(run: Run) -> None:
 
 def nothing_is_left(runs: list[Run]) -> bool:
     """No Serve application and no named actor of these runs, within the time that Ray needs to end them."""
-    from ray import serve
     from ray.util import list_named_actors
 
     deadline = time.monotonic() + 60
@@ -251,16 +256,52 @@ def nothing_is_left(runs: list[Run]) -> bool:
 
 def test_a_stopped_run_is_stopped_and_leaves_nothing(jobs):
     run = jobs.submit(small_run(name="stopped", steps=500, max_async_rollout=1))
-    deadline = time.monotonic() + RUN_TIMEOUT_S
-    while not columns_or_none(run) and time.monotonic() < deadline:
-        time.sleep(1)
+    reaches(run, step=1)
     assert run.stop() == "stopped"
     assert run.stop() == "stopped"
+    assert "INFO stopped" in run.directory.driver_log.read_text()  # by itself, not by force
     assert nothing_is_left([run])
     assert ray.is_initialized()
     assert 0 < max(columns(run)["reward_mean"]) < 500
     assert recompute(run.directory.path).differences == []
 
 
-def columns_or_none(run: Run) -> dict[str, dict[int, float]] | None:
-    return columns(run) if list(Path(run.directory.path, "metrics").glob("series/*.parquet")) else None
+def reaches(run: Run, step: int) -> None:
+    """Waits until the run has stored that step."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while steps_of(run) < step:
+        assert not run.status().final, f"{run.status().reason}\n{run.logs(tail=60)}"
+        assert time.monotonic() < deadline, f"step {step} was not reached\n{run.logs(tail=60)}"
+        time.sleep(0.5)
+
+
+def core_pid(engine: DeploymentHandle) -> int:
+    children = engine.core_pids.remote().result(timeout_s=60)
+    return next(pid for pid in children if "EngineCore" in psutil.Process(pid).name())
+
+
+def steps_of(run: Run) -> int:
+    return run.metrics()["last_step"] or 0
+
+
+def test_an_engine_that_dies_is_replaced_and_one_that_freezes_ends_the_run_by_name(jobs):
+    run = jobs.submit(small_run(name="engines", steps=5000, max_async_rollout=1, stall_timeout_s=100.0))
+    reaches(run, step=2)
+    engine = serve.get_app_handle(application_of(run.id))
+    core = core_pid(engine)
+    os.kill(core, signal.SIGKILL)
+    reaches(run, step=steps_of(run) + 8)  # more than what had been sampled ahead
+    replacement = core_pid(engine)
+    assert replacement != core
+    os.kill(replacement, signal.SIGSTOP)
+    status = run.wait(RUN_TIMEOUT_S)
+    assert status == "failed"
+    assert "no step was finished for 100 s (stall_timeout_s)" in status.reason
+    assert f"EngineCore (pid {replacement} on " in status.reason
+    stacks = Path(run.directory.path, "logs", "stacks-1.txt").read_text()
+    assert f"pid {replacement} on" in stacks.splitlines()[0]
+    assert "Admission" in stacks
+    assert "RayTrainWorker" in stacks
+    assert nothing_is_left([run])
+    assert not psutil.pid_exists(replacement)
+    assert recompute(run.directory.path).differences == []

@@ -1,0 +1,82 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from app import stall
+from app.stall import Member, dump, report, verdict
+
+SLEEPS = "import time\ndef waits_for_the_other():\n    time.sleep(60)\nprint('up', flush=True)\nwaits_for_the_other()"
+
+
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        yield process
+        process.kill()
+
+
+def freeze(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGSTOP)
+    end = time.monotonic() + 10
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_the_stack_of_a_process_at_work_says_where_it_is(sleeper):
+    [member] = dump("node-of-this-test", {sleeper.pid: "trainer"})
+    assert (member.role, member.pid, member.node) == ("trainer", sleeper.pid, "node-of-")
+    assert "waits_for_the_other" in member.stack
+
+
+def test_a_frozen_process_is_named_first_and_its_stack_is_read_all_the_same(sleeper):
+    freeze(sleeper)
+    driver = Member("a driver", 1, "here", "sleeping", "waits")
+    members = [driver, *dump("here", {sleeper.pid: "trainer of rank 1"})]
+    assert verdict(members) == f"trainer of rank 1 (pid {sleeper.pid} on here) is stopped"
+    text = report(members)
+    assert text.startswith(f"== trainer of rank 1 · pid {sleeper.pid} on here · stopped\n")
+    assert "waits_for_the_other" in text.split("== a driver")[0]
+
+
+def test_what_a_process_started_belongs_to_it(sleeper):
+    by_role = {member.role: member.pid for member in dump("here", {os.getpid(): "engine"})}
+    assert by_role["engine"] == os.getpid()
+    assert sleeper.pid in [m.pid for m in dump("here", {os.getpid(): "engine"}) if m.role.startswith("engine › python")]
+
+
+def test_a_process_that_is_gone_is_said_to_be_gone(sleeper):
+    sleeper.kill()
+    sleeper.wait()
+    assert verdict(dump("here", {sleeper.pid: "engine"})) == f"engine (pid {sleeper.pid} on here) is gone"
+
+
+def test_processes_that_are_all_alive_are_not_accused():
+    assert verdict([Member("engine", 1, "here", "sleeping", "")]) == "every process of it is alive"
+
+
+class Counter:
+    """Stands for the admission actor: counts up to a number and then stays there."""
+
+    def __init__(self, last: int) -> None:
+        self.last, self.now, self.progress = last, 0, self
+
+    def remote(self) -> int:
+        self.now = min(self.now + 1, self.last)
+        return self.now
+
+
+@pytest.mark.parametrize(("last", "stands_still"), [(3, True), (10**9, False)])
+def test_only_a_run_without_progress_is_ended(monkeypatch, last, stands_still):
+    monkeypatch.setattr(stall, "WATCH_PERIOD_S", 0.01)
+    monkeypatch.setattr(stall.ray, "get", lambda value, timeout: value)
+    over = threading.Event()
+    threading.Timer(2.0, over.set).start()
+    assert stall._stands_still(Counter(last), 0.3, over) is stands_still
