@@ -116,7 +116,7 @@ def members_of(context: RunContext) -> list[Member]:
     by_node: dict[str, dict[int, str]] = {here: {os.getpid(): "driver"}}
     for role, pid, node in _actors(context.run_id):
         by_node.setdefault(node, {})[pid] = role
-    others = {
+    others: dict[str, Any] = {
         node: _remote_dump.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
             node, roles
         )
@@ -140,7 +140,8 @@ def _actors(run_id: str) -> Iterator[tuple[str, int, str]]:
     job, application = ray.get_runtime_context().get_job_id(), application_of(run_id)
     for actor in list_actors(filters=[("state", "=", "ALIVE")], limit=10_000, timeout=LIST_TIMEOUT_S, detail=True):
         name = actor.name or ""
-        if actor.job_id == job or application in name:
+        its_own = actor.job_id == job or application in name
+        if its_own and actor.pid is not None and actor.node_id is not None:
             yield name or actor.class_name, actor.pid, actor.node_id
 
 
