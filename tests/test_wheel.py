@@ -16,18 +16,7 @@ def test_the_wheel_holds_every_file_of_the_rooms(tmp_path):
     for name in {*files, "pyproject.toml", "README.md", "LICENSE"}:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-qq",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tmp_path),
-        ".",
-    ]
+    options = ["-qq", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=source, check=True, timeout=300)
     [wheel] = tmp_path.glob("*.whl")
     assert files
