@@ -26,17 +26,25 @@ REWARD_COLUMNS = pa.schema(
 )
 
 
-def table_of(samples: Sequence[Sample], completions: Sequence[str]) -> pa.Table:
-    """The batch that scores one completion of each sample."""
+TURNS = pa.list_(pa.struct([("role", pa.string()), ("text", pa.string())]))
+
+
+def table_of(samples: Sequence[Sample], completions: Sequence[str | Sequence[str]]) -> pa.Table:
+    """The batch that scores one completion of each sample; of a conversation, the policy's turns."""
     if len(samples) != len(completions):
         raise ValueError(f"one completion a sample is wanted, got {len(samples)} and {len(completions)}")
+    said = [[one] if isinstance(one, str) else list(one) for one in completions]
     columns = {
         "prompt": [clean(encode_prompt(sample.prompt)) for sample in samples],
-        "completion": [clean(completion) for completion in completions],
+        "completion": [clean(turns[-1]) if turns else "" for turns in said],
         "answer": [json.dumps(sample.answer) for sample in samples],
         "metadata": [json.dumps(dict(sample.metadata)) for sample in samples],
     }
-    return pa.table(columns, schema=pa.schema([(name, pa.string()) for name in columns]))
+    table = pa.table(columns, schema=pa.schema([(name, pa.string()) for name in columns]))
+    if all(isinstance(one, str) for one in completions):
+        return table
+    turns = [[{"role": "assistant", "text": clean(text)} for text in turns] for turns in said]
+    return table.append_column("turns", pa.array(turns, TURNS))
 
 
 def rows_of(table: pa.Table) -> list[Row]:

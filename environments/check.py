@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-import pyarrow as pa
-
 from environments.base import Prompt, Sample, decode_prompt
 from environments.batch import table_of
 from environments.checks import BadEnvironment
@@ -123,10 +121,7 @@ def _judged_twice(wish: Wish, listed: Listing) -> tuple[list[Reply], list[Reply]
     if not cases:
         raise BadEnvironment(f"environment {wish.name!r} has no samples with kwargs {dict(wish.kwargs)}")
     kinds, samples, said = zip(*cases, strict=True)
-    table = table_of(samples, [turns[-1] for turns in said])
-    if listed.max_turns > 1:
-        conversations = [[{"role": "assistant", "text": text} for text in turns] for turns in said]
-        table = table.append_column("turns", pa.array(conversations))
+    table = table_of(samples, said if listed.max_turns > 1 else [turns[0] for turns in said])
     with EnvironmentWorker(wish.name, wish.kwargs, limit_s=wish.limit_s) as worker:
         once, again = (
             [
@@ -207,9 +202,8 @@ def _metrics(replies: Sequence[Reply], ranges: Mapping[str, Mapping[str, Any]]) 
         return Finding(
             "warn", "metrics", f"{', '.join(sometimes)}: not there for every reply; means are over those that have it"
         )
-    if undeclared:
-        return Finding("warn", "metrics", f"{', '.join(undeclared)}: without a range in metrics_ranges")
-    return Finding("ok", "metrics", f"{', '.join(sorted(names)) or 'none'}: the same for every reply, in their ranges")
+    declared = f"{', '.join(sorted(names & set(ranges))) or 'none'}: the same for every reply, in their ranges"
+    return Finding("ok", "metrics", declared + (f"; without a range: {', '.join(undeclared)}" if undeclared else ""))
 
 
 def _inside(value: float, bounds: Mapping[str, Any]) -> bool:

@@ -37,7 +37,7 @@ def not_ok(name, **changes):
         ("Generous", {"the empty reply": "fail", "random characters": "fail", "another's gold": "fail"}),
         ("OutOfRange", {"metrics": "fail"}),
         ("SometimesNamed", {"metrics": "warn"}),
-        ("Undeclared", {"metrics": "warn"}),
+        ("Undeclared", {}),
         ("Moody", {"gold answers": "fail", "same rewards": "fail"}),
         ("Raises", {"failures": "fail", "random characters": "fail", "another's gold": "fail"}),
     ],
@@ -56,6 +56,7 @@ def test_the_report_has_numbers():
     assert found["samples"].text == "20 train, 20 eval, each of its own"
     assert found["gold answers"].text == "2 of 6 do not get the maximum 1, like 'Say 0.': 0"
     assert found["failures"].text.startswith("none of ")
+    assert findings("Undeclared")["metrics"].text.endswith("; without a range: length")
 
 
 def test_a_maximum_that_is_never_reached_is_found():

@@ -8,6 +8,8 @@ from environments.checks import BadEnvironment
 from environments.function import FunctionEnvironment
 from environments.loader import available, load
 
+NAMES = ["calculator", "code", "countdown", "gsm8k", "math", "reasoning_gym", "reverse_text", "sums", "wordle"]
+
 
 def refused(name, kwargs=None):
     with pytest.raises(BadEnvironment) as caught:
@@ -16,7 +18,7 @@ def refused(name, kwargs=None):
 
 
 def test_the_folder_is_the_list():
-    assert available() == ["code", "countdown", "gsm8k", "math", "reverse_text", "sums"]
+    assert available() == NAMES
 
 
 def test_an_environment_knows_its_name_and_settings():
@@ -26,8 +28,7 @@ def test_an_environment_knows_its_name_and_settings():
 
 def test_an_unknown_name_lists_the_known_ones():
     assert refused("countdwn").startswith(
-        "environment 'countdwn' is unknown; available: code, countdown, gsm8k, math, reverse_text, sums; "
-        "did you mean 'countdown'?"
+        f"environment 'countdwn' is unknown; available: {', '.join(NAMES)}; did you mean 'countdown'?"
     )
 
 

@@ -229,7 +229,7 @@ def test_a_table_that_cannot_be_scored_is_refused(hostile):
         (
             "sum",
             {},
-            "environment 'sum' is unknown; available: code, countdown, gsm8k, math, reverse_text, sums; did you mean",
+            "environment 'sum' is unknown; available: calculator, code, countdown, gsm8k, ",
         ),
         (
             "hostile:Stuck",

@@ -1,0 +1,31 @@
+"""Common English words of five letters."""
+
+_WORDS = (
+    "about above actor acute admit adopt adult after again agent agree ahead alarm album alert alike alive allow "
+    "alone along alter among angle angry apart apple apply arena argue arise array aside asset audio avoid award "
+    "aware badly baker basic basis beach began begin being below bench birth black blame blind block blood board "
+    "boost booth bound brain brand bread break breed brief bring broad brown brush build built buyer cable carry "
+    "catch cause chain chair chart chase cheap check chest chief child civil claim class clean clear click clock "
+    "close cloud coach coast could count court cover craft crash cream crime cross crowd crown curve cycle daily "
+    "dance death delay depth doubt dozen draft drama drawn dream dress drill drink drive early earth eight elect "
+    "empty enemy enjoy enter entry equal error event every exact exist extra faith false fault fiber field fifth "
+    "fifty fight final first flash fleet floor fluid focus force forth forty forum found frame fraud fresh front "
+    "fruit fully funny giant given glass globe going grace grade grand grant grass great green gross group grown "
+    "guard guess guest guide happy heart heavy hence horse hotel house human ideal image index inner input issue "
+    "joint judge known label large laser later laugh layer learn lease least leave legal level light limit local "
+    "logic loose lower lucky lunch magic major maker march match maybe mayor media metal might minor mixed model "
+    "money month moral motor mount mouse mouth movie music needs never newly night noise north noted novel nurse "
+    "occur ocean offer often order other ought paint panel paper party peace phase phone photo piece pilot pitch "
+    "place plain plane plant plate point pound power press price pride prime print prior prize proof proud prove "
+    "queen quick quiet quite radio raise range rapid ratio reach ready refer right rival river rough round route "
+    "royal rural scale scene scope score sense serve seven shall shape share sharp sheet shelf shell shift shirt "
+    "shock shoot short shown sight since sixth sixty skill sleep slide small smart smile smoke solid solve sorry "
+    "sound south space spare speak speed spend split spoke sport staff stage stake stand start state steam steel "
+    "stick still stock stone stood store storm story strip stuck study stuff style sugar suite super sweet table "
+    "taken taste teach teeth thank theme there thick thing think third those three throw tight title today topic "
+    "total touch tough tower track trade train treat trend trial tried truck truly trust truth twice under union "
+    "unity until upper upset urban usage usual valid value video visit vital voice waste watch water wheel where "
+    "which while white whole whose woman world worry worse worst worth would wound write wrong yield young youth "
+)
+
+FIVE_LETTERS: tuple[str, ...] = tuple(_WORDS.split())
