@@ -7,22 +7,25 @@ not finite arrives as {"nonfinite": "nan"}.
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app import config as configuration
 from app.config import ConfigError
 from app.jobs import Jobs, Run, StopFailed
 from app.ray_jobs import NoCluster
 from app.run_dir import RunError, RunNotFound
+from metrics.schema import safe
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MOST_LINES = 10_000
 MOST_ROWS = 500
+FARTHEST = 2**53 - 1
+"""The largest step, id or offset that every reader of JSON can hold exactly."""
 
 
 class Start(BaseModel):
@@ -34,6 +37,19 @@ class Start(BaseModel):
     """A configuration as an object, or the name of a file in configs/."""
     overrides: list[str] = Field(default=[], examples=[["steps=20", "environments.0.weight=2"]])
     """`key=value` with dotted keys, as on the command line."""
+
+
+class Samples(BaseModel):
+    """Which rollouts, and which page of them."""
+
+    step: int | None = Field(None, ge=0, le=FARTHEST)
+    env: str | None = None
+    outcome: str | None = None
+    group_id: int | None = Field(None, ge=-FARTHEST, le=FARTHEST)
+    search: str | None = Field(None, max_length=1000, description="text in prompt or completion")
+    columns: str | None = Field(None, description="comma-separated; all when left out")
+    offset: int = Field(0, ge=0, le=FARTHEST)
+    limit: int = Field(50, ge=1, le=MOST_ROWS)
 
 
 class RunView(BaseModel):
@@ -68,13 +84,14 @@ def build(jobs: Jobs, configs: Path = CONFIGS) -> FastAPI:
 def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
     """The job API as routes of another application."""
     api = APIRouter(prefix="/api", tags=["runs"])
+    starting(api, jobs, configs)
+    listing(api, jobs)
+    reading(api, jobs)
+    controlling(api, jobs)
+    return api
 
-    def known(run_id: str) -> Run:
-        with _as_http():
-            return jobs.get(run_id)
 
-    KnownRun = Annotated[Run, Depends(known)]
-
+def starting(api: APIRouter, jobs: Jobs, configs: Path) -> None:
     @api.get("/configs")
     def config_names() -> list[str]:
         """Names that can be given as `config` when starting a run."""
@@ -94,20 +111,28 @@ def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
             configuration.refuse_files(checked)
             return _view(jobs.submit(checked))
 
+
+def listing(api: APIRouter, jobs: Jobs) -> None:
+    KnownRun = Annotated[Run, Depends(_finder(jobs))]
+
     @api.get("/runs")
     def runs() -> list[RunView]:
         """All runs, the newest first."""
-        return [_view(run) for run in jobs.list() if _readable(run)]
+        return [view for run in jobs.list() for view in _readable(run)]
 
     @api.get("/runs/{run_id}")
     def run(run: KnownRun) -> RunView:
         """One run; its state is put right when its driver died without writing it."""
         return _view(run)
 
+
+def reading(api: APIRouter, jobs: Jobs) -> None:
+    KnownRun = Annotated[Run, Depends(_finder(jobs))]
+
     @api.get("/runs/{run_id}/metrics")
     def metrics(
         run: KnownRun,
-        since: Annotated[int | None, Query(ge=0, description="only steps after this one")] = None,
+        since: Annotated[int | None, Query(ge=0, le=FARTHEST, description="only steps after this one")] = None,
         keys: Annotated[str | None, Query(description="comma-separated; all when left out")] = None,
     ) -> Response:
         """Metrics by step, as columns."""
@@ -115,29 +140,24 @@ def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
             return strict(run.metrics(keys.split(",") if keys else None, since))
 
     @api.get("/runs/{run_id}/samples")
-    def samples(
-        run: KnownRun,
-        step: int | None = None,
-        env: str | None = None,
-        outcome: str | None = None,
-        group_id: int | None = None,
-        search: Annotated[str | None, Query(max_length=1000, description="text in prompt or completion")] = None,
-        columns: Annotated[str | None, Query(description="comma-separated; all when left out")] = None,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 50,
-    ) -> Response:
+    def samples(run: KnownRun, wanted: Annotated[Samples, Query()]) -> Response:
         """Rollouts, one row each, and how many meet the conditions in all."""
-        where = {"step": step, "env": env, "outcome": outcome, "group_id": group_id, "search": search}
-        chosen = columns.split(",") if columns else None
-        with _as_http():
-            rows, total = run.samples(**where, columns=chosen, offset=offset, limit=limit)
-            return strict({"total": total, "offset": offset, "rows": rows.to_dicts()})
+        conditions = wanted.model_dump() | {"columns": wanted.columns.split(",") if wanted.columns else None}
+        try:
+            rows, total = run.samples(**conditions)
+        except ValueError as error:  # a column that there is not
+            raise HTTPException(422, str(error)) from error
+        return strict({"total": total, "offset": wanted.offset, "rows": rows.to_dicts()})
 
     @api.get("/runs/{run_id}/logs")
     def logs(run: KnownRun, tail: Annotated[int, Query(ge=1, le=MOST_LINES)] = 200) -> dict[str, list[str]]:
         """The last lines that the driver printed."""
         with _as_http():
             return {"lines": run.logs(tail=tail).splitlines()}
+
+
+def controlling(api: APIRouter, jobs: Jobs) -> None:
+    KnownRun = Annotated[Run, Depends(_finder(jobs))]
 
     @api.post("/runs/{run_id}/stop")
     def stop(run: KnownRun) -> RunView:
@@ -152,7 +172,15 @@ def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
         with _as_http():
             return _view(jobs.resume(run))
 
-    return api
+
+def _finder(jobs: Jobs) -> Callable[[str], Run]:
+    """The dependency that turns the `run_id` of an address into a run."""
+
+    def known(run_id: str) -> Run:
+        with _as_http():
+            return jobs.get(run_id)
+
+    return known
 
 
 CODES = ((ConfigError, 422), (RunNotFound, 404), (RunError, 409), (StopFailed, 409), (NoCluster, 503))
@@ -170,16 +198,23 @@ def _as_http() -> Iterator[None]:
 
 def _view(run: Run) -> RunView:
     with _as_http():
-        status = run.status()
-        return RunView.model_validate({**run.record(), "state": str(status), "reason": status.reason})
+        return _seen(run)
 
 
-def _readable(run: Run) -> bool:
+def _seen(run: Run) -> RunView:
+    """RunError when run.json is not of this version or damaged."""
+    status = run.status()
     try:
-        run.record()
-    except RunError:
-        return False
-    return True
+        return RunView.model_validate(_marked({**run.record(), "state": str(status), "reason": status.reason}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RunError(f"run {run.id!r}: run.json: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _readable(run: Run) -> Iterator[RunView]:
+    """The run, or nothing when it is damaged: asked for by its id it says so."""
+    with contextlib.suppress(RunError):
+        yield _seen(run)
 
 
 async def _no_key_twice(request: Request) -> None:
@@ -194,11 +229,13 @@ async def _no_key_twice(request: Request) -> None:
 
 
 def strict(value: Any) -> Response:
-    """JSON without NaN and Infinity, which are marked instead."""
+    """JSON without NaN, Infinity and halves of characters, which are marked or escaped instead."""
     return Response(json.dumps(_marked(value), allow_nan=False, default=str), media_type="application/json")
 
 
 def _marked(value: Any) -> Any:
+    if isinstance(value, str):
+        return safe(value)
     if isinstance(value, float) and not math.isfinite(value):
         return {"nonfinite": "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")}
     if isinstance(value, dict):

@@ -482,6 +482,11 @@ def refuse_files(config: Config, source: str = "config") -> None:
             raise ConfigError(source, [Problem(f"environments.{i}.name", why)])
 
 
+def data_of(path: str | Path) -> dict[str, Any]:
+    """What a configuration file says, read and not validated: for one that another version wrote."""
+    return config_text.read(Path(path)).data
+
+
 def dump(config: Config) -> str:
     """The resolved config as YAML; loading it gives an equal Config."""
     return config_text.write(config.model_dump())

@@ -119,13 +119,19 @@ class RunDir:
         file = self.path / "run.json"
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            if not isinstance(content, dict) or "state" not in content:
+            if not isinstance(content, dict):
                 raise ValueError("it is no record of a run")
+            if missing := sorted(Record.__annotations__.keys() - content.keys()):
+                raise ValueError(f"it lacks {', '.join(missing)}")
+            if not isinstance(content["created_at"], int | float):
+                raise ValueError(f"created_at is {content['created_at']!r}, and no unix time")
             return cast(Record, content)
         except FileNotFoundError:
             raise RunNotFound(f"run {self.id!r} is not in {self.path.parent}: there is no {file}") from None
         except ValueError as error:
-            raise RunError(f"{file}: not readable as JSON ({error}); restore it or move the run away") from error
+            raise RunError(
+                f"{file}: not readable as the record of a run ({error}); restore it or move the run away"
+            ) from error
 
     @property
     def state(self) -> str:

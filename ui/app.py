@@ -1,5 +1,6 @@
 """The whole dashboard as one FastAPI application."""
 
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,8 @@ from starlette.requests import Request
 from ui import data, infra, kept, rollouts, runs, static_files, timeline
 from ui.guard import Guard, token_from_environment
 from ui.history import Histories
+
+logger = logging.getLogger(__name__)
 
 
 def build(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:
@@ -34,7 +37,7 @@ def without_pages(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> F
     """The routes and their guard alone."""
     app = FastAPI(title="Telescope", docs_url="/api/docs", openapi_url="/api/openapi.json", redoc_url=None)
     app.add_middleware(Guard, token=token_from_environment())
-    app.add_exception_handler(FileNotFoundError, _gone)
+    app.add_exception_handler(OSError, _unreadable)
     histories = Histories()
     for part in (
         data.routes(root, histories),
@@ -50,7 +53,12 @@ def without_pages(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> F
     return app
 
 
-async def _gone(_request: Request, error: Exception) -> JSONResponse:
-    """A run may be removed while it is looked at."""
+async def _unreadable(_request: Request, error: Exception) -> JSONResponse:
+    """A run may be removed while it is looked at, or belong to somebody else: a sentence, and never a traceback."""
     name = getattr(error, "filename", None) or error
-    return JSONResponse({"detail": f"{name}: no longer there"}, 404)
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return JSONResponse({"detail": f"{name}: no longer there"}, 404)
+    if isinstance(error, PermissionError):
+        return JSONResponse({"detail": f"{name}: the dashboard's user may not read or write it"}, 403)
+    logger.error("a file could not be used", exc_info=error)
+    return JSONResponse({"detail": f"{name}: {getattr(error, 'strerror', None) or error}"}, 500)

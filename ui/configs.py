@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from app import config as app_config
+from ui.names import is_plain_file
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 MOST_CHARS = 200_000
@@ -38,6 +39,17 @@ def resolved(text: str) -> app_config.Config:
             return config
         except ValueError as error:
             raise ValueError(str(error).replace(f"{folder}/", "")) from None
+
+
+def stored(file: Path) -> dict[str, Any]:
+    """A run's configuration as dotted keys. Another version may have written it, so it is read and not validated; a
+    ValueError says why it cannot be read."""
+    if not is_plain_file(file):
+        return {}
+    try:
+        return flat(app_config.data_of(file))
+    except ValueError as error:
+        raise ValueError(str(error).replace(f"{file.parent}/", "")) from None
 
 
 def flat(data: Any, prefix: str = "") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from metrics import read
 from metrics.export import csv_text
 from ui.history import EVERYTHING, Histories, Window
-from ui.names import run_dir, run_ids
+from ui.names import NoRun, run_dir, run_ids, whole_number
 from ui.replies import reply, tagged
 
 # Keys such as reward/<env>/reward make sections in lower case; they belong to the section of the same name.
@@ -39,8 +39,8 @@ def routes(root: Path, histories: Histories) -> APIRouter:
     def series(
         run: str,
         keys: str = "",
-        first: int = Query(0, alias="from"),
-        last: int = Query(EVERYTHING, alias="to"),
+        first: int = Query(0, alias="from", ge=0, le=EVERYTHING),
+        last: int = Query(EVERYTHING, alias="to", ge=0, le=EVERYTHING),
         max_points: int = Query(2000, alias="max", ge=6, le=1_000_000),
         grid: str | None = None,
         fmt: str = "json",
@@ -79,22 +79,27 @@ def _keys(text: str | None) -> list[str]:
 def _grid(text: str | None) -> tuple[int, int] | None:
     if not text:
         return None
-    parts = text.split(":")
-    if len(parts) != 2 or not all(part.lstrip("-").isdigit() for part in parts):
+    first, _, second = text.partition(":")
+    bucket, thin_to = whole_number(first), whole_number(second.removeprefix("-"))
+    if bucket is None or thin_to is None:
         raise HTTPException(400, f"grid {text[:40]!r}: two whole numbers 'bucket:thin_to' are wanted")
-    return max(1, int(parts[0])), int(parts[1])
+    return max(1, bucket), -thin_to if second.startswith("-") else thin_to
 
 
 def _delta(root: Path, histories: Histories, cursor: str, keys: set[str] | None) -> dict[str, Any]:
     run_id, _, rest = cursor.partition(":")
     step, rev, known = [*rest.split(":"), "", "", ""][:3]
-    if not (step or "0").isdigit():
+    after = whole_number(step or "0")
+    if after is None:
         raise HTTPException(400, f"cursor {cursor[:120]!r}: 'run:step:rev' is wanted")
-    history = histories.get(run_dir(root, run_id))
+    try:
+        history = histories.get(run_dir(root, run_id))
+    except (NoRun, FileNotFoundError):
+        return {"run": run_id, "gone": True}  # of several runs on a page one was removed: the others go on
     with history.lock:
-        found = history.delta(int(step or 0), rev, keys)
+        found = history.delta(after, rev, keys)
         found["state"] = state_of(root / run_id)
-        found["new_keys"] = history.keys[int(known) if known.isdigit() else 0 :]
+        found["new_keys"] = history.keys[whole_number(known) or 0 :]
         if found["reset"]:
             # The browser reloads its columns with /series: rows that it throws away are not worth sending.
             found.update(steps=[], times=[], columns={}, nonfinite={}, attempts=history.attempts)
@@ -148,16 +153,25 @@ def _packed(head: dict[str, Any], window: Window) -> Response:
 
 
 def merged_catalog(root: Path, ids: Iterable[str]) -> list[dict[str, Any]]:
-    """The metrics of several runs as one list; what one run declares for a metric is kept by run."""
+    """The metrics of several runs as one list; kept by run are the range that it declares for a metric, and
+    the same with the observed side wherever it declares none."""
     merged: dict[str, dict[str, Any]] = {}
     for run_id in ids:
-        for found in read.catalog(run_dir(root, run_id)):
+        for found in _catalog(root, run_id):
             for entry in (found, *_companions(found)):
                 section = SECTIONS.get(entry["section"], entry["section"])
-                known = merged.setdefault(entry["key"], {**entry, "section": section, "ranges": {}})
+                known = merged.setdefault(entry["key"], {**entry, "section": section, "ranges": {}, "bounds": {}})
                 known["stats"] = {**entry["stats"], **known["stats"]}
                 known["ranges"][run_id] = entry["declared"]
+                known["bounds"][run_id] = entry["range"]
     return list(merged.values())
+
+
+def _catalog(root: Path, run_id: str) -> list[dict[str, Any]]:
+    try:
+        return read.catalog(run_dir(root, run_id))
+    except (NoRun, FileNotFoundError):
+        return []  # removed while it is looked at; the poll says so
 
 
 def _companions(entry: dict[str, Any]) -> list[dict[str, Any]]:

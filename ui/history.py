@@ -16,9 +16,10 @@ import numpy as np
 from metrics import read
 from metrics.segments import MANIFEST
 from metrics.store import ATTEMPTS, FOLDER
+from ui.names import FARTHEST, whole_number
 
 MAX_RUNS = 48
-EVERYTHING = 1_000_000_000
+EVERYTHING = FARTHEST
 
 
 def changed_at(run_dir: Path) -> tuple[int, ...]:
@@ -131,7 +132,7 @@ class History:
         """Rows after `step`, and rows that changed late since `rev`; columns by their index in `keys`."""
         base, _, seen = rev.partition(".")
         same = base == str(self.base)
-        late = sorted(set(self.late[int(seen) if seen.isdigit() else 0 :])) if same else []
+        late = sorted(set(self.late[whole_number(seen) or 0 :])) if same else []
         first = int(np.searchsorted(self.steps[: self.rows], step if same else 0, side="right"))
         again = [row for row in np.searchsorted(self.steps[: self.rows], late).tolist() if row < first]
         rows = np.array(again + list(range(first, self.rows)), np.int64)

@@ -30,6 +30,10 @@ ABOUT_FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+class Damaged(HTTPException):
+    """A kept file that cannot be read. It is never overwritten: somebody may want to mend it."""
+
+
 class Kept:
     """One JSON object on disk, changed under a lock that other processes see too."""
 
@@ -41,8 +45,10 @@ class Kept:
             found = json.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
+        except (ValueError, RecursionError) as error:
+            raise Damaged(409, f"{self.file}: not readable as JSON ({error}); mend it, or move it away") from error
         if not isinstance(found, dict):
-            raise HTTPException(500, f"{self.file}: a JSON object is wanted; move the file away to start afresh")
+            raise Damaged(409, f"{self.file}: holds no JSON object; mend it, or move it away")
         return found
 
     @contextlib.contextmanager
@@ -57,28 +63,48 @@ class Kept:
             fresh.replace(self.file)
 
 
+def said_about(about: Kept) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """What people said, by run, and why it is missing when it is. Fields that are none of ours are left out."""
+    try:
+        held = about.read()
+    except (Damaged, OSError) as error:
+        return {}, [f"Names, notes and tags are missing: {error.detail if isinstance(error, Damaged) else error}"]
+    return {run_id: _valid(said) for run_id, said in held.items()}, []
+
+
+def _valid(said: Any) -> dict[str, Any]:
+    fields = said.items() if isinstance(said, dict) else ()
+    return {name: value for name, value in fields if name in ABOUT_FIELDS and ABOUT_FIELDS[name](value)}
+
+
 def routes(root: Path) -> APIRouter:
     api = APIRouter()
-    layouts, about = Kept(root, "layouts.json"), Kept(root, "about.json")
+    layouts = Kept(root, "layouts.json")
+    keeping_layouts(api, layouts)
+    changing_layouts(api, layouts)
+    describing(api, root, Kept(root, "about.json"))
+    return api
 
+
+def keeping_layouts(api: APIRouter, layouts: Kept) -> None:
     @api.get("/layouts")
     def names() -> Response:
-        return reply({"layouts": [_summary(name, entry) for name, entry in layouts.read().items()]})
+        held = layouts.read()
+        found = {name: _entry(held, name) for name in held}
+        return reply({"layouts": [_summary(name, entry) for name, entry in found.items() if entry["version"]]})
 
     @api.get("/layouts/{name}")
     def one(name: str) -> Response:
-        entry = layouts.read().get(layout_name(name))
-        return reply(_shown(name, entry) if entry else {"name": name, "version": 0, "layout": None})
+        return reply(_shown(name, _entry(layouts.read(), layout_name(name))))
 
     @api.put("/layouts/{name}")
     async def save(name: str, request: Request) -> Response:
         """Save when `version` is the one on disk; else 409 with what is there. Fields we do not know are kept."""
         wanted = await _json(request)
         layout = wanted.get("layout")
-        if not isinstance(layout, dict) or not isinstance(layout.get("sections"), list):
-            raise HTTPException(400, "layout: an object with a list 'sections' is wanted")
+        check_layout(layout)
         with layouts.changing() as held:
-            entry = held.get(layout_name(name)) or {"version": 0, "layout": None, "undo": [], "redo": []}
+            entry = _entry(held, layout_name(name))
             if wanted.get("version") != entry["version"]:
                 return reply({"detail": "the layout was changed elsewhere", **_shown(name, entry)}, 409)
             if entry["layout"] is not None:
@@ -87,6 +113,8 @@ def routes(root: Path) -> APIRouter:
             held[name] = entry
         return reply(_shown(name, entry))
 
+
+def changing_layouts(api: APIRouter, layouts: Kept) -> None:
     @api.post("/layouts/{name}/{move}")
     def step_back(name: str, move: str) -> Response:
         """`undo` and `redo`: each is a new version, so that other browsers notice."""
@@ -94,11 +122,12 @@ def routes(root: Path) -> APIRouter:
             raise HTTPException(404, f"layout {name[:90]!r}: 'undo' or 'redo', got {move[:40]!r}")
         other = "redo" if move == "undo" else "undo"
         with layouts.changing() as held:
-            entry = held.get(layout_name(name))
-            if not entry or not entry[move]:
+            entry = _entry(held, layout_name(name))
+            if not entry[move]:
                 raise HTTPException(409, f"layout {name!r}: nothing to {move}")
             entry[other].append(entry["layout"])
             entry.update(layout=entry[move].pop(), version=entry["version"] + 1, saved_at=time.time())
+            held[name] = entry
         return reply(_shown(name, entry))
 
     @api.delete("/layouts/{name}")
@@ -108,6 +137,8 @@ def routes(root: Path) -> APIRouter:
                 raise HTTPException(404, f"layout {name!r}: not there")
         return reply({"deleted": name})
 
+
+def describing(api: APIRouter, root: Path, about: Kept) -> None:
     @api.put("/about/{run_id}")
     async def describe(run_id: str, request: Request) -> Response:
         """Label, notes, tags, colour, archived: what people say about a run. The run itself is not changed."""
@@ -117,10 +148,8 @@ def routes(root: Path) -> APIRouter:
             if name not in ABOUT_FIELDS or not ABOUT_FIELDS[name](value):
                 raise HTTPException(400, f"{name[:40]}: not a valid value for one of {', '.join(ABOUT_FIELDS)}")
         with about.changing() as held:
-            held[run_id] = {**held.get(run_id, {}), **wanted}
+            held[run_id] = {**_valid(held.get(run_id)), **wanted}
         return reply(held[run_id])
-
-    return api
 
 
 async def _json(request: Request) -> dict[str, Any]:
@@ -133,16 +162,64 @@ async def _json(request: Request) -> dict[str, Any]:
         raise HTTPException(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise HTTPException(400, f"a JSON object is wanted, got {type(found).__name__}")
+    _check_text(found)
     return found
+
+
+def _check_text(found: dict[str, Any]) -> None:
+    """JSON can name half of a character pair, which no file and no page can hold."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise HTTPException(400, f"a text holds half of a character ({error.object[error.start]!a})") from error
+
+
+LEVELS = ("sections", "groups", "charts")
+
+
+def check_layout(found: Any, place: str = "layout", levels: tuple[str, ...] = LEVELS) -> None:
+    """Sections hold groups, groups hold charts, charts hold keys; whatever else is in them is free."""
+    if not isinstance(found, dict):
+        raise HTTPException(400, f"{place}: an object is wanted, got {type(found).__name__}")
+    name = levels[0] if levels else "keys"
+    inner = found.get(name)
+    if not isinstance(inner, list):
+        raise HTTPException(400, f"{place}: a list {name!r} is wanted, got {type(inner).__name__}")
+    for i, item in enumerate(inner):
+        if levels:
+            check_layout(item, f"{place}.{name}[{i}]", levels[1:])
+        elif not isinstance(item, str):
+            raise HTTPException(400, f"{place}.keys[{i}]: the key of a metric is wanted, got {type(item).__name__}")
+
+
+def _entry(held: dict[str, Any], name: str) -> dict[str, Any]:
+    """The layout of that name with its history. One that was damaged on disk counts as not there."""
+    empty = {"version": 0, "layout": None, "undo": [], "redo": []}
+    return dict(held[name]) if _is_entry(held.get(name)) else empty
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("version"), int):
+        return False
+    if not all(isinstance(entry.get(move), list) for move in ("undo", "redo")):
+        return False
+    try:
+        for layout in (entry.get("layout"), *entry["undo"], *entry["redo"]):
+            check_layout(layout)
+    except HTTPException:
+        return False
+    return True
 
 
 def _summary(name: str, entry: dict[str, Any]) -> dict[str, Any]:
     sections = entry["layout"]["sections"]
-    charts = sum(len(group.get("charts", [])) for section in sections for group in section.get("groups", []))
+    charts = sum(len(group["charts"]) for section in sections for group in section["groups"])
     return {"name": name, "version": entry["version"], "charts": charts, "saved_at": entry.get("saved_at")}
 
 
 def _shown(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    if not entry["version"]:
+        return {"name": name, "version": 0, "layout": None}
     return {
         "name": name,
         "version": entry["version"],

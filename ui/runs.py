@@ -1,18 +1,18 @@
 """Routes for runs: the list, one run whole, two side by side, their logs, and the controls."""
 
-import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from metrics import read
 from metrics.checks import CHECKS
-from ui import configs
+from ui import configs, records
 from ui.history import changed_at
-from ui.kept import Kept
-from ui.names import is_plain, run_dir
+from ui.kept import Kept, said_about
+from ui.names import FARTHEST, is_plain, is_plain_file, run_dir, run_dirs
 from ui.replies import reply, tagged
 
 NO_JOBS = (
@@ -20,6 +20,22 @@ NO_JOBS = (
     "Type: serve run app.serve:app"
 )
 LOG_BYTES = 256_000
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """A value a directory, made again when its stamp differs."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, tuple[object, T]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, directory: Path, stamp: object, make: Callable[[], T]) -> T:
+        with self._lock:
+            held = self._held.get(directory)
+            if held is None or held[0] != stamp:
+                held = self._held[directory] = (stamp, make())
+            return held[1]
 
 
 class Listing:
@@ -27,22 +43,35 @@ class Listing:
 
     def __init__(self, root: Path) -> None:
         self.root, self.about = root, Kept(root, "about.json")
-        self._known: dict[str, tuple[object, dict[str, Any]]] = {}
-        self._lock = threading.Lock()
+        self._rows = Remembered[dict[str, Any]]()
+        self._configs = Remembered[dict[str, Any]]()
 
-    def rows(self) -> list[dict[str, Any]]:
-        about = self.about.read()
-        with self._lock:
-            rows = [self._row(file.parent, about.get(file.parent.name, {})) for file in self.root.glob("*/run.json")]
-        return sorted(rows, key=lambda row: (row["created_at"] or 0.0, row["id"]), reverse=True)
+    def rows(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """The newest first, and what could not be read beside them."""
+        about, problems = said_about(self.about)
+        rows = [{**self._row(directory), **about.get(directory.name, {})} for directory in run_dirs(self.root)]
+        return sorted(rows, key=lambda row: (row["created_at"] or 0.0, row["id"]), reverse=True), problems
 
-    def _row(self, directory: Path, said: dict[str, Any]) -> dict[str, Any]:
-        stamp = (file_stamp(directory / "run.json"), changed_at(directory))
-        known = self._known.get(directory.name)
-        if known is None or known[0] != stamp:
-            known = (stamp, timed(read.run(self.root, directory.name)))
-            self._known[directory.name] = known
-        return {**known[1], **said}
+    def configs(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Each run's configuration as dotted keys; for those that cannot be read, why."""
+        found, unreadable = {}, {}
+        for directory in run_dirs(self.root):
+            try:
+                found[directory.name] = self._config(directory)
+            except (ValueError, OSError) as error:
+                unreadable[directory.name] = str(error)
+        return found, unreadable
+
+    def _row(self, directory: Path) -> dict[str, Any]:
+        try:
+            stamp = (file_stamp(directory / "run.json"), changed_at(directory))
+            return self._rows.get(directory, stamp, lambda: records.typed(read.run(self.root, directory.name)))
+        except OSError as error:
+            return records.unreadable(directory.name, error)
+
+    def _config(self, directory: Path) -> dict[str, Any]:
+        file = directory / "config.yaml"
+        return self._configs.get(directory, file_stamp(file), lambda: configs.stored(file))
 
 
 def file_stamp(file: Path) -> tuple[int, int]:
@@ -53,53 +82,64 @@ def file_stamp(file: Path) -> tuple[int, int]:
     return stat.st_ino, stat.st_mtime_ns
 
 
-def timed(run: dict[str, Any]) -> dict[str, Any]:
-    """Moments as unix seconds, however the record writes them."""
-    moments = {name: read.seconds(run.get(name)) for name in ("created_at", "started_at", "ended_at")}
-    return {**run, **moments, "environments": [named(one) for one in run.get("environments") or []]}
-
-
-def named(environment: Any) -> str:
-    return str(environment.get("name", "")) if isinstance(environment, dict) else str(environment)
-
-
 def routes(root: Path, jobs: Any) -> APIRouter:
     api = APIRouter()
     listing = Listing(root)
+    reading(api, listing)
+    comparing(api, listing)
+    controlling(api, root, jobs)
+
+    @api.get("/logs")
+    def logs(run: str, name: str = "", after: int = Query(-1, ge=-1, le=FARTHEST)) -> Response:
+        """The end of a log, or what came after a byte offset; `names` lists the logs of the run."""
+        return reply(log_part(run_dir(root, run), name, after))
 
     @api.get("/runs")
     def runs(request: Request) -> Response:
         """Every run, the newest first, with what people said about it and a small reward curve."""
+        rows, problems = listing.rows()
         controls = {"on": jobs is not None, "why": "" if jobs is not None else NO_JOBS}
-        return tagged(request, {"root": str(root), "runs": listing.rows(), "controls": controls})
+        return tagged(request, {"root": str(root), "runs": rows, "controls": controls, "problems": problems})
 
+    return api
+
+
+def reading(api: APIRouter, listing: Listing) -> None:
     @api.get("/runs/{run_id}")
     def run(run_id: str) -> Response:
         """One run: record, configuration as written and as dotted keys, and its self-checks."""
-        directory = run_dir(root, run_id)
+        directory = run_dir(listing.root, run_id)
         text = _text(directory / "config.yaml")
-        found = {"run": timed(read.run(root, run_id)), "config": text, "checks": self_checks(directory)}
-        return reply({**found, "about": listing.about.read().get(run_id, {})})
+        about = said_about(listing.about)[0].get(run_id, {})
+        record = records.typed(read.run(listing.root, run_id))
+        return reply({"run": record, "config": text, "checks": self_checks(directory), "about": about})
 
+
+def comparing(api: APIRouter, listing: Listing) -> None:
     @api.get("/compare")
     def compare(left: str, right: str) -> Response:
         """What differs between two runs: configuration keys and the versions of code and libraries."""
-        sides = [run_dir(root, left), run_dir(root, right)]
-        config = [configs.flat(_config(side)) for side in sides]
-        versions = [json.loads(_text(side / "run.json")).get("versions") or {} for side in sides]
-        return reply({"config": configs.difference(*config), "versions": configs.difference(*versions)})
+        sides = [run_dir(listing.root, left), run_dir(listing.root, right)]
+        flat, problems = zip(*(_config_or_why(side) for side in sides), strict=True)
+        versions = [records.versions(read.run(listing.root, side.name)) for side in sides]
+        found = {"config": configs.difference(*flat), "versions": configs.difference(*versions)}
+        return reply({**found, "problems": [problem for problem in problems if problem]})
 
     @api.get("/configs")
     def config_values() -> Response:
         """Configuration of every run as dotted keys, for `key=value` filters."""
-        found = {row["id"]: configs.flat(_config(root / row["id"])) for row in listing.rows()}
-        return reply({"configs": found})
+        found, unreadable = listing.configs()
+        return reply({"configs": found, "unreadable": unreadable})
 
-    @api.get("/logs")
-    def logs(run: str, name: str = "", after: int = Query(-1, ge=-1)) -> Response:
-        """The end of a log, or what came after a byte offset; `names` lists the logs of the run."""
-        return reply(log_part(run_dir(root, run), name, after))
 
+def _config_or_why(directory: Path) -> tuple[dict[str, Any], str]:
+    try:
+        return configs.stored(directory / "config.yaml"), ""
+    except ValueError as error:
+        return {}, f"{directory.name}: {error}"
+
+
+def controlling(api: APIRouter, root: Path, jobs: Any) -> None:
     @api.post("/runs/{run_id}/{action}")
     def control(run_id: str, action: str) -> Response:
         """`stop` and `resume`; the answer is the state as it is, not as it was asked for."""
@@ -115,8 +155,6 @@ def routes(root: Path, jobs: Any) -> APIRouter:
         except (ValueError, RuntimeError, OSError) as error:
             raise HTTPException(409, str(error)) from error
 
-    return api
-
 
 def self_checks(directory: Path) -> list[dict[str, Any]]:
     """Every self-check with what it says; those that failed lead, with their newest line and when it was."""
@@ -131,15 +169,7 @@ def self_checks(directory: Path) -> list[dict[str, Any]]:
 
 
 def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-
-
-def _config(directory: Path) -> dict[str, Any]:
-    """The stored configuration as data, also of runs written by another version, so it is not validated."""
-    from ruamel.yaml import YAML
-
-    found = YAML(typ="safe", pure=True).load(_text(directory / "config.yaml"))
-    return found if isinstance(found, dict) else {}
+    return file.read_text(encoding="utf-8", errors="replace") if is_plain_file(file) else ""
 
 
 def log_names(directory: Path) -> list[str]:
@@ -147,7 +177,7 @@ def log_names(directory: Path) -> list[str]:
     folder = directory / "logs"
     if not folder.is_dir() or folder.is_symlink():
         return []
-    files = [file for file in folder.iterdir() if file.is_file() and not file.is_symlink() and is_plain(file.name)]
+    files = [file for file in folder.iterdir() if is_plain_file(file) and is_plain(file.name)]
     return sorted((file.name for file in files), key=lambda name: (name != "driver.log", name))
 
 

@@ -8,7 +8,7 @@ import polars as pl
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from metrics import read
-from ui.names import run_dir
+from ui.names import FARTHEST, run_dir
 from ui.replies import reply
 
 MOST_STEPS = 60
@@ -29,7 +29,9 @@ def routes(root: Path) -> APIRouter:
 
     @api.get("/timeline")
     def timeline(
-        run: str, first: int = Query(..., alias="from", ge=0), last: int = Query(..., alias="to", ge=0)
+        run: str,
+        first: int = Query(..., alias="from", ge=0, le=FARTHEST),
+        last: int = Query(..., alias="to", ge=0, le=FARTHEST),
     ) -> Response:
         """Spans of the trainer, of weight pushes, checkpoints and evals, and of generating and scoring samples."""
         if last < first or last - first >= MOST_STEPS:

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -102,6 +103,36 @@ def test_a_damaged_run_does_not_break_the_list(offline, tmp_path):
     (bad.path / "run.json").write_text("{")
     assert [found["id"] for found in offline.get("/api/runs").json()] == [good.id]
     assert offline.get(f"/api/runs/{bad.id}").status_code == 409
+
+
+@pytest.mark.parametrize(
+    "change", [{"created_at": "yesterday"}, {"created_at": math.nan}, {"tags": 3}, {"versions": [1]}, {"notes": None}]
+)
+def test_an_odd_record_does_not_break_the_list_and_says_what_is_odd(offline, tmp_path, change):
+    good, odd = new_run(tmp_path), new_run(tmp_path)
+    (odd.path / "run.json").write_text(json.dumps({**odd.record(), **change}))
+    assert [found["id"] for found in offline.get("/api/runs").json()] == [good.id]
+    answer = offline.get(f"/api/runs/{odd.id}")
+    assert (answer.status_code, next(iter(change)) in answer.json()["detail"]) == (409, True)
+
+
+def test_half_a_character_in_a_record_arrives_as_its_escape(offline, tmp_path):
+    run = new_run(tmp_path)
+    (run.path / "run.json").write_text(json.dumps({**run.record(), "notes": "a\ud83d"}))
+    assert [found["notes"] for found in offline.get("/api/runs").json()] == ["a\\ud83d"]
+
+
+def test_a_record_of_another_version_says_what_it_lacks(offline, tmp_path):
+    run = new_run(tmp_path)
+    (run.path / "run.json").write_text('{"state": "running"}')
+    assert offline.get("/api/runs").json() == []
+    assert "lacks algorithm, archived" in offline.get(f"/api/runs/{run.id}").json()["detail"]
+
+
+@pytest.mark.parametrize("query", ["columns=nonsense", f"step={10**30}", f"group_id=-{10**30}", "limit=0", "step=²"])
+def test_samples_that_there_cannot_be_are_refused(offline, tmp_path, query):
+    run = new_run(tmp_path)
+    assert offline.get(f"/api/runs/{run.id}/samples?{query}").status_code == 422
 
 
 def test_numbers_that_are_not_finite_are_marked():

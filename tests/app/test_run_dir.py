@@ -168,7 +168,7 @@ def test_damaged_run_json_is_named_and_does_not_hide_the_other_runs(tmp_path):
     good, bad = new(tmp_path), new(tmp_path)
     (bad.path / "run.json").write_text('{"id": ')
     assert {run.id for run in run_dir.list_runs(tmp_path)} == {good.id, bad.id}
-    with pytest.raises(RunError, match=r"run\.json: not readable as JSON"):
+    with pytest.raises(RunError, match=r"run\.json: not readable as the record"):
         bad.record()
 
 

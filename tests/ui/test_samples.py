@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 from metrics.schema import samples_table, spans_table
 from tests.metrics.builders import START, core, sample, write_run_json
 from ui.app import without_pages
-from ui.rollouts import CLIP, as_dict, last_turn, turns
+from ui.sample import CLIP, as_dict, last_turn, turns
 from ui.timeline import packed
 
 
