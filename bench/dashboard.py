@@ -9,7 +9,6 @@ them little; the table shows each number beside its target.
 
 import argparse
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -25,35 +24,12 @@ import psutil
 from metrics.schema import samples_table
 from metrics.store import Store
 from tests.browser.conftest import TOOLS, Server, chromium
-from tests.metrics.builders import START, sample, write_run_json
+from tests.browser.runs import Growing, write_history
+from tests.metrics.builders import sample
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS, KEYS, WIDE_KEYS, RUNS, BATCH = 5_000, 100, 320, 10, 250
+STEPS, KEYS, WIDE_KEYS, RUNS = 5_000, 100, 320, 10
 REFRESHES = 150
-ENVIRONMENTS = [{"name": "sums", "reward_min": 0.0, "reward_max": 1.0, "metrics_ranges": {}}]
-
-
-def keys(count: int) -> list[str]:
-    """Reward as a distribution, the built-in headline keys, then metrics of a trainer of one's own."""
-    known = ["reward_mean", "reward_std", "reward_min", "reward_max", "entropy", "grad_norm", "learning_rate"]
-    return known + [f"section {i // 10}/metric {i}" for i in range(count - len(known))]
-
-
-def write_history(root: Path, name: str, steps: int, count: int, state: str = "finished") -> Path:
-    run_dir = root / f"{name}-20260301-090000-{abs(hash(name)) % 16**4:04x}"
-    run_dir.mkdir(parents=True)
-    store = Store(run_dir)
-    info = {"config": {}, "environments": ENVIRONMENTS, "num_slots": 1}
-    store.begin(1, 0, info)
-    names, rng = keys(count), np.random.default_rng(len(name))
-    for first in range(1, steps + 1, BATCH):
-        last = min(steps, first + BATCH - 1)
-        values = rng.standard_normal((last - first + 1, len(names))).cumsum(axis=0) * 0.02 + 1
-        rows = [(first + i, key, float(values[i, k])) for i in range(len(values)) for k, key in enumerate(names)]
-        store.add_values(rows, attempt=1, source="bench", seq=first, time_s=START.timestamp() + 3 * first)
-    store.close()
-    write_run_json(run_dir, name, state, START, steps, steps, 1, ("sums",))
-    return run_dir
 
 
 def write_big_step(root: Path, count: int = 10_000) -> Path:
@@ -68,20 +44,9 @@ def write_big_step(root: Path, count: int = 10_000) -> Path:
     return run_dir
 
 
-class Growing:
-    """Appends one step of a run at a time."""
-
-    def __init__(self, run_dir: Path, step: int, count: int) -> None:
-        self.store, self.step, self.names = Store(run_dir), step, keys(count)
-
-    def grow(self) -> None:
-        self.step += 1
-        rows = [(self.step, key, 1 + 0.01 * math.sin(self.step + k)) for k, key in enumerate(self.names)]
-        self.store.add_values(rows, attempt=1, source="grow", seq=self.step, time_s=time.time())
-
-    def for_ever(self, done: threading.Event) -> None:
-        while not done.wait(1.0):
-            self.grow()
+def grow_for_ever(growing: Growing, done: threading.Event) -> None:
+    while not done.wait(1.0):
+        growing.grow()
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -176,7 +141,7 @@ def main() -> None:
     try:
         size, spent = refresh_cost(server, growing, live.name)
         wide_size, wide_spent = refresh_cost(server, Growing(wide, 200, WIDE_KEYS), wide.name)
-        threading.Thread(target=growing.for_ever, args=(done,), daemon=True).start()
+        threading.Thread(target=grow_for_ever, args=(growing, done), daemon=True).start()
         facts = {"runs": [run.name for run in runs], "live": live.name, "wide": wide.name, "big": big.name}
         found = in_browser(server, facts | {"soak_s": chosen.soak})
     finally:

@@ -194,7 +194,7 @@ def check_layout(found: Any, place: str = "layout", levels: tuple[str, ...] = LE
 
 def _entry(held: dict[str, Any], name: str) -> dict[str, Any]:
     """The layout of that name with its history. One that was damaged on disk counts as not there."""
-    empty = {"version": 0, "layout": None, "undo": [], "redo": []}
+    empty: dict[str, Any] = {"version": 0, "layout": None, "undo": [], "redo": []}
     return dict(held[name]) if _is_entry(held.get(name)) else empty
 
 

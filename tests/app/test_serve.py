@@ -9,22 +9,15 @@ from ruamel.yaml import YAML
 
 from app import run_dir
 from app.run_dir import RunDir
+from tests.control import control_plane
 
 
 @pytest.fixture(scope="module")
 def control(serve_url, ray_cluster, tmp_path_factory):
     """An HTTP client of the control plane, and the folder of its runs."""
-    from ray import serve
-
-    from app import serve as control_plane
-
     root = tmp_path_factory.mktemp("runs")
-    environment = {**control_plane.ENVIRONMENT, "TELESCOPE_RUNS": str(root)}
-    options = {"num_cpus": 0, "runtime_env": {"env_vars": environment}}
-    serve.run(control_plane.ControlPlane.options(ray_actor_options=options).bind(), name="control", route_prefix="/")
-    with httpx.Client(base_url=serve_url, timeout=30) as http:
+    with control_plane(root), httpx.Client(base_url=serve_url, timeout=30) as http:
         yield http, root
-    serve.delete("control")
 
 
 def dead_run(root) -> RunDir:
@@ -69,11 +62,11 @@ def test_a_dead_run_is_put_right_while_nobody_asks(control):
 
 
 def test_the_deployment_file_binds_to_this_machine_and_names_the_application():
-    import app.serve as control_plane
+    import app.serve as deployed
 
     with (Path(__file__).parents[2] / "configs" / "serve.yaml").open() as file:
         found = YAML(typ="safe", pure=True).load(file)
     assert found["http_options"] == {"host": "127.0.0.1", "port": 8000}
     [application] = found["applications"]
     module, _, name = application["import_path"].partition(":")
-    assert (module, hasattr(control_plane, name)) == ("app.serve", True)
+    assert (module, hasattr(deployed, name)) == ("app.serve", True)

@@ -10,16 +10,18 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.browser.runs import hostile_run, many_keys_run
+from tests.browser.runs import hostile_run, many_keys_run, ranged_run
 from tests.metrics.builders import write_run
 
 HERE = Path(__file__).parent
@@ -117,6 +119,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, browser_tools: SimpleNamesp
         failed=write_run(root, name="failed", steps=12, groups=2, state="failed", seed=1).name,
         hostile=hostile_run(root).name,
         wide=many_keys_run(root).name,
+        ranged=ranged_run(root).name,
     )
     served = Server(root).start()
     yield SimpleNamespace(url=served.url, root=root, runs=runs, tools=browser_tools)
@@ -125,9 +128,18 @@ def server(tmp_path_factory: pytest.TempPathFactory, browser_tools: SimpleNamesp
 
 @pytest.fixture(scope="session")
 def flow(browser_tools: SimpleNamespace) -> Callable[..., dict]:
-    """Run one script of flows/ against a dashboard; its assertions are in it, its findings come back."""
+    """Run one script of flows/ against a dashboard; its assertions are in it, its findings come back.
 
-    def run(name: str, url: str, **facts: object) -> dict:
+    `on` maps words to what is done when the script says them on a line of their own.
+    """
+
+    def run(
+        name: str,
+        url: str,
+        on: Mapping[str, Callable[[], object]] | None = None,
+        limit_s: float = FLOW_S,
+        **facts: object,
+    ) -> dict:
         environment = os.environ | {
             "NODE_PATH": str(browser_tools.modules),
             "CHROMIUM": browser_tools.chromium,
@@ -136,8 +148,29 @@ def flow(browser_tools: SimpleNamespace) -> Callable[..., dict]:
             "FACTS": json.dumps(facts),
         }
         command = ["node", str(HERE / "flows" / f"{name}.js")]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=FLOW_S)
-        assert done.returncode == 0, f"{name}:\n{done.stdout[-3000:]}\n{done.stderr[-4000:]}"
-        return json.loads(done.stdout.strip().splitlines()[-1])
+        said = []
+        with (
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as process,
+            ending(process, limit_s),
+        ):
+            for line in process.stdout or ():
+                said.append(line)
+                if line.strip() in (on or {}):
+                    (on or {})[line.strip()]()
+        assert process.returncode == 0, f"{name}:\n{''.join(said)[-7000:]}"
+        return json.loads(said[-1])
 
     return run
+
+
+@contextmanager
+def ending(process: "subprocess.Popen[str]", limit_s: float) -> Iterator[None]:
+    """A script that does not end is ended."""
+    timer = threading.Timer(limit_s, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,9 +1,19 @@
-"""Runs that try to break a page: texts that are markup, names that are code, two million characters, 240 metrics."""
+"""Runs that try to break a page: texts that are markup, names that are code, millions of
+characters, 240 metrics, 5,000 steps."""
 
+import math
+import time
 from pathlib import Path
 
+import numpy as np
+
+from metrics.core import MetricsCore
 from metrics.schema import samples_table, spans_table
+from metrics.store import Store
 from tests.metrics.builders import START, core, sample, write_run_json
+
+BATCH = 250
+ENVIRONMENTS = [{"name": "sums", "reward_min": 0.0, "reward_max": 1.0, "metrics_ranges": {}}]
 
 HOSTILE_TEXTS = (
     "<style>body{display:none}</style></div></div>",
@@ -79,3 +89,67 @@ def many_keys_run(root: Path, keys: int = 240, steps: int = 40) -> Path:
     writer.close("finished")
     write_run_json(run_dir, "wide", "finished", START, steps, steps, 1, ("sums",))
     return run_dir
+
+
+def ranged_run(root: Path, steps: int = 14) -> Path:
+    """Two environments whose rewards have different declared ranges."""
+    run_dir = root / "ranged-20260301-130000-0010"
+    run_dir.mkdir(parents=True)
+    entries = [
+        {"name": "coins", "reward_min": 0.0, "reward_max": 10.0, "metrics_ranges": {}},
+        {"name": "sums", "reward_min": 0.0, "reward_max": 1.0, "metrics_ranges": {}},
+    ]
+    writer = MetricsCore(run_dir, attempt=1, resume_step=0, config={}, environments=entries, num_slots=4)
+    for step in range(1, steps + 1):
+        rewards = {"coins": 4.0 + 0.25 * step, "sums": 0.05 * step}
+        rows = [
+            sample(step=step, env=env, group_id=step * 2 + i, sample_id=step * 8 + i * 4 + j, reward=reward)
+            for i, (env, reward) in enumerate(rewards.items())
+            for j in range(4)
+        ]
+        writer.log_samples("batcher/1", step, samples_table(rows))
+        writer.log_step("trainer/1", step, step, {"entropy": 1 / step}, spans_table([]), 8 * step)
+    writer.close("finished")
+    write_run_json(run_dir, "ranged", "finished", START, steps, steps, 1, ("coins", "sums"))
+    return run_dir
+
+
+def history_keys(count: int) -> list[str]:
+    """Reward as a distribution, the built-in headline keys, then metrics of a trainer of one's own."""
+    known = ["reward_mean", "reward_std", "reward_min", "reward_max", "entropy", "grad_norm", "learning_rate"]
+    return known + [f"section {i // 10}/metric {i}" for i in range(count - len(known))]
+
+
+def write_history(root: Path, name: str, steps: int, count: int, state: str = "finished") -> Path:
+    """A long run of step metrics alone, through the product's own store."""
+    run_dir = root / f"{name}-20260301-090000-0001"
+    run_dir.mkdir(parents=True)
+    store = Store(run_dir)
+    store.begin(1, 0, {"config": {}, "environments": ENVIRONMENTS, "num_slots": 1})
+    names, rng = history_keys(count), np.random.default_rng(len(name))
+    for first in range(1, steps + 1, BATCH):
+        last = min(steps, first + BATCH - 1)
+        values = rng.standard_normal((last - first + 1, len(names))).cumsum(axis=0) * 0.02 + 1
+        rows = [(first + i, key, float(values[i, k])) for i in range(len(values)) for k, key in enumerate(names)]
+        store.add_values(rows, attempt=1, source="bench", seq=first, time_s=START.timestamp() + 3 * first)
+    store.close()
+    write_run_json(run_dir, name, state, START, steps, steps, 1, ("sums",))
+    return run_dir
+
+
+def add_spike(run_dir: Path, step: int, value: float) -> None:
+    store = Store(run_dir)
+    store.add_values([(step, "entropy", value)], attempt=1, source="spike", seq=1, time_s=START.timestamp())
+    store.close()
+
+
+class Growing:
+    """Appends one step of a run at a time."""
+
+    def __init__(self, run_dir: Path, step: int, count: int) -> None:
+        self.store, self.step, self.names = Store(run_dir), step, history_keys(count)
+
+    def grow(self) -> None:
+        self.step += 1
+        rows = [(self.step, key, 1 + 0.01 * math.sin(self.step + k)) for k, key in enumerate(self.names)]
+        self.store.add_values(rows, attempt=1, source="grow", seq=self.step, time_s=time.time())

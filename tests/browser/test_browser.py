@@ -1,16 +1,15 @@
 """The dashboard as people use it. What a flow asserts is in flows/<name>.js; pictures go to build/screenshots/."""
 
 import json
-import os
 import random
-import subprocess
+import shutil
 import threading
-import time
+from contextlib import contextmanager
 
 import pytest
 
-from tests.browser.conftest import HERE, SHOTS, Server
-from tests.browser.runs import HOSTILE_KEYS
+from tests.browser.conftest import SHOTS, Server
+from tests.browser.runs import HOSTILE_KEYS, Growing, add_spike, write_history
 from tests.metrics import builders
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
@@ -47,7 +46,7 @@ def test_the_timeline_zooms_and_its_table_is_the_metrics(flow, server):
 
 def test_runs_are_searched_described_archived_compared_and_prepared(flow, server):
     log = server.root / server.runs.plain / "logs" / "driver.log"
-    assert flow("runs", server.url, log=str(log), **vars(server.runs))["runs"] == 5
+    assert flow("runs", server.url, log=str(log), **vars(server.runs))["runs"] == 6
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(flow, server):
@@ -70,46 +69,61 @@ def test_with_a_token_a_browser_logs_in_once(flow, server):
         served.stop()
 
 
-def test_a_growing_run_is_followed_and_a_lost_server_is_said_and_recovered_from(browser_tools, tmp_path):
+def test_a_growing_run_is_followed_and_a_lost_server_is_said_and_recovered_from(flow, tmp_path):
     run_dir = builders.write_run(tmp_path, name="live", steps=8, groups=2, state="running", seed=9, nan_at=None)
     served = Server(tmp_path).start()
+    with growing(run_dir):
+        try:
+            flow("live", served.url, on={"STOP": served.stop, "START": served.start}, run=run_dir.name)
+        finally:
+            served.stop()
+
+
+@contextmanager
+def growing(run_dir):
+    """One step a second, as a second attempt of the run."""
     done = threading.Event()
-    growing = threading.Thread(target=grow, args=(run_dir, done))
-    growing.start()
+
+    def grow():
+        writer = builders.Writer(run_dir, random.Random(1), builders.START, 2, 8, 2, 4, ("sums",), 400)
+        step = 8
+        while not done.wait(1.0) and step < 300:
+            step += 1
+            writer.write(step, 5, None)
+        writer.core.close("running")
+
+    thread = threading.Thread(target=grow)
+    thread.start()
     try:
-        follow(browser_tools, served, run_dir.name)
+        yield
     finally:
         done.set()
-        growing.join()
+        thread.join()
+
+
+def test_a_zoom_into_a_long_run_shows_every_step_and_stays_while_the_run_grows(flow, tmp_path):
+    run_dir = write_history(tmp_path, "long", 5000, 10, state="running")
+    add_spike(run_dir, step=3333, value=9.0)
+    served, steps = Server(tmp_path).start(), Growing(run_dir, 5000, 10)
+    try:
+        found = flow("zoom", served.url, on={"GROW": steps.grow}, run=run_dir.name, spike=[3333, 9.0])
+    finally:
+        steps.store.close()
         served.stop()
+    assert found["whole"] <= 2000
+    assert found["near"] >= 100
 
 
-def grow(run_dir, done):
-    """One step a second, as a second attempt of the run."""
-    writer = builders.Writer(run_dir, random.Random(1), builders.START, 2, 8, 2, 4, ("sums",), 400)
-    step = 8
-    while not done.wait(1.0) and step < 300:
-        step += 1
-        writer.write(step, 5, None)
-    writer.core.close("running")
+def test_rewards_of_environments_share_a_chart_and_charts_may_choose_their_runs(flow, server):
+    found = flow("environments", server.url, **vars(server.runs))
+    assert found["normalised"] == pytest.approx(found["raw"][0] / 10, rel=1e-6)
 
 
-def follow(tools, served, run_id):
-    environment = os.environ | {
-        "NODE_PATH": str(tools.modules), "CHROMIUM": tools.chromium, "SHOTS": str(SHOTS), "BASE": served.url,
-        "FACTS": json.dumps({"run": run_id}),
-    }  # fmt: skip
-    command = ["node", str(HERE / "flows" / "live.js")]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    said = []
-    assert process.stderr is not None
-    for line in process.stderr:
-        said.append(line)
-        if line.strip() == "STOP":
-            served.stop()
-        elif line.strip() == "START":
-            time.sleep(1)
-            served.start()
-    assert process.wait(60) == 0, "".join(said)[-4000:]
-    process.stdout.close()
-    process.stderr.close()
+def test_a_run_that_is_removed_while_it_is_looked_at_is_said_and_the_others_go_on(flow, tmp_path):
+    first, second = (builders.write_run(tmp_path, name=name, steps=6, groups=2, nan_at=None) for name in ("a", "b"))
+    served = Server(tmp_path).start()
+    remove = {"REMOVE-A": lambda: shutil.rmtree(first), "REMOVE-B": lambda: shutil.rmtree(second)}
+    try:
+        assert flow("gone", served.url, on=remove, first=first.name, second=second.name)["fine"]
+    finally:
+        served.stop()

@@ -157,10 +157,10 @@ def test_a_run_that_may_not_be_read_says_so_and_the_others_are_listed(forbidden)
     root = Path(tempfile.mkdtemp())
     try:
         root.chmod(0o755)
-        closed = write_run(root, name="closed", steps=2, groups=2, nan_at=None)
         fine = write_run(root, name="fine", steps=2, groups=2, nan_at=None)
         with serving(root) as client:
             client.get("/data/runs")  # what is imported on first use is read as root
+        closed = write_run(root, name="closed", steps=2, groups=2, nan_at=None)
         (closed / forbidden).chmod(0)
         with serving(root) as client, as_nobody():
             rows = {row["id"]: row for row in client.get("/data/runs").json()["runs"]}

@@ -22,9 +22,9 @@ run(async ({ open, assert, facts, found }) => {
   assert.deepEqual(scale, [2, 6]);
 
   // The server goes away and comes back; the test around this flow does both when it is told to.
-  console.error("STOP");
+  console.log("STOP");
   await page.waitForSelector(".live.bad >> text=Reconnecting", { timeout: 60000 });
-  console.error("START");
+  console.log("START");
   await page.waitForSelector(".live.ok", { timeout: 120000 });
   const after = await last(page);
   await page.waitForFunction((n) => document.querySelector('.card.chart[data-key="entropy"]').panel.mains()[0].run.series.lastStep > n, after);

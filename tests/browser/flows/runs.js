@@ -9,16 +9,16 @@ run(async ({ open, assert, facts, found }) => {
   const page = await open("/");
   await page.waitForSelector(".run-table tbody tr");
   const all = await names(page);
-  assert.equal(all.length, 5);
+  assert.equal(all.length, 6);
   assert.match(await page.textContent(`tr[data-id="${facts.failed}"] .why`), /out of memory/);
-  assert.equal(await page.locator(".row-acts button:disabled").count(), 5, "without a cluster nothing can be stopped");
+  assert.equal(await page.locator(".row-acts button:disabled").count(), 6, "without a cluster nothing can be stopped");
 
   await page.fill(".search input", "steps=12");
   await page.waitForFunction(() => document.querySelectorAll(".run-table tbody tr").length === 1);
   assert.deepEqual(await names(page), ["failed"]);
   await page.fill(".search input", "");
   await page.click('.seg button:text-is("Finished")');
-  await page.waitForFunction(() => document.querySelectorAll(".run-table tbody tr").length === 3);
+  await page.waitForFunction(() => document.querySelectorAll(".run-table tbody tr").length === 4);
   await page.click('.seg button:text-is("All")');
 
   // Logs: what is written while they are open appears.
@@ -43,9 +43,9 @@ run(async ({ open, assert, facts, found }) => {
   // Archive and take it back.
   await row.locator('button[aria-label^="More for"]').click();
   await page.click('.menu-item:text-is("Archive")');
-  await page.waitForFunction(() => document.querySelectorAll(".run-table tbody tr").length === 4);
-  await page.click('.toast button:text-is("Undo")');
   await page.waitForFunction(() => document.querySelectorAll(".run-table tbody tr").length === 5);
+  await page.click('.toast button:text-is("Undo")');
+  await page.waitForFunction(() => document.querySelectorAll(".run-table tbody tr").length === 6);
 
   // Two chosen: their difference, then both in one chart.
   await row.locator("input").check();

@@ -19,9 +19,10 @@ export async function openFull(board, panel) {
   const host = h("div", { class: "full-plot" });
   const stats = h("div", { class: "full-stats scroll" });
   const table = h("div", { class: "full-table scroll" });
-  const big = new Panel({ ...boardLike(board), openFull: () => {}, onZoom: (range) => zoomTo(range) }, entries, { title: panel.options.title, log: panel.isLog() });
+  const shown = () => board.shownRuns(panel);
+  const big = new Panel({ ...boardLike(board, shown), openFull: () => {}, onZoom: (range) => zoomTo(range) }, entries, { title: panel.options.title, log: panel.isLog() });
   let plot = null;
-  const files = () => ({ runs: board.shownRuns().map((run) => run.id).join(","), keys: big.columns().join("\n") });
+  const files = () => ({ runs: shown().map((run) => run.id).join(","), keys: big.columns().join("\n") });
   const dialog = openDialog({
     title: big.name,
     className: "full",
@@ -35,7 +36,7 @@ export async function openFull(board, panel) {
     onClose: () => plot?.destroy(),
   });
   const view = { ...board.view };
-  const runs = await exactRuns(board, big.columns());
+  const runs = await exactRuns(shown(), big.columns());
   const zoomTo = (range) => {
     view.zoom = range;
     const xs = plot.data[0];
@@ -51,12 +52,12 @@ export async function openFull(board, panel) {
   addEventListener("resize", () => plot && dialog.open && plot.setSize({ width: host.clientWidth, height: plot.height }));
 }
 
-const boardLike = (board) => ({ store: board.store, catalog: board.catalog, view: board.view, shownRuns: board.shownRuns, chartHeight: () => 400, version: () => 0, watch: () => {} });
+const boardLike = (board, shown) => ({ store: board.store, catalog: board.catalog, view: board.view, shownRuns: shown, runsOf: shown, chartHeight: () => 400, version: () => 0, watch: () => {} });
 const fileName = (key) => key.replace(/[^\p{L}\p{N}._-]+/gu, "_").slice(0, 80);
 
 // The charts on the page may be thinned; here every step counts.
-async function exactRuns(board, keys) {
-  return Promise.all(board.shownRuns().map(async (run) => {
+async function exactRuns(runs, keys) {
+  return Promise.all(runs.map(async (run) => {
     const found = unpack(await getBytes("/series", { run: run.id, keys: keys.join("\n"), max: MAX_POINTS, fmt: "f32" }));
     const columns = new Map([...found.columns].map(([key, values]) => [key, Array.from(values, (value) => (Number.isNaN(value) ? null : value))]));
     const series = { steps: Array.from(found.steps), times: Array.from(found.times), columns, attempts: found.attempts, nonfinite: new Map(Object.entries(found.nonfinite)), column: (key) => columns.get(key) };

@@ -10,10 +10,11 @@ export function rangeOf(entry, runId) {
   return entry.ranges?.[runId] || entry.declared || [null, null];
 }
 
-export const isNormalisable = (entry, runId) => {
-  const [low, high] = rangeOf(entry, runId);
-  return entry.section === "Reward" && low != null && high != null && high > low;
-};
+// The range that rewards are normalised by: the declared one, with the run's own extremes where a side is not declared.
+export function boundsOf(entry, runId) {
+  const [low, high] = entry.bounds?.[runId] || rangeOf(entry, runId);
+  return entry.section === "Reward" && low != null && high != null && high > low ? [low, high] : null;
+}
 
 // → {data, lines}: data as uPlot wants it, lines[i] describes data[i + 1].
 export function buildLines(entries, runs, view) {
@@ -74,8 +75,9 @@ function makeMetric(entry, run, view, style) {
 }
 
 function scaling(entry, run, view) {
-  if (!view.normalise || !isNormalisable(entry, run.id)) return (value) => value;
-  const [low, high] = rangeOf(entry, run.id);
+  const bounds = view.normalise ? boundsOf(entry, run.id) : null;
+  if (!bounds) return (value) => value;
+  const [low, high] = bounds;
   return (value) => (value == null ? null : (value - low) / (high - low));
 }
 

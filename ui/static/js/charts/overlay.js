@@ -55,13 +55,22 @@ function attemptLines(u, chart, ctx, box, px) {
       ctx.lineTo(x, box.top + box.height);
       ctx.stroke();
       ctx.setLineDash([]);
-      ctx.fillStyle = chart.view.colors.muted;
-      ctx.font = `${9.5 * px}px ${chart.view.colors.font}`;
-      ctx.textBaseline = "top";
-      ctx.textAlign = "left";
-      ctx.fillText(`attempt ${attempt.attempt}`, x + 3 * px, box.top + 1 * px);
+      attemptName(ctx, `attempt ${attempt.attempt}`, x, box, px, chart.view.colors);
     }
   }
+}
+
+// On a patch of the card's colour, and on the side of the line where there is room.
+function attemptName(ctx, text, x, box, px, colors) {
+  ctx.font = `${9.5 * px}px ${colors.font}`;
+  ctx.textBaseline = "top";
+  ctx.textAlign = "left";
+  const width = ctx.measureText(text).width;
+  const left = x + 4 * px + width > box.left + box.width ? x - width - 4 * px : x + 4 * px;
+  ctx.fillStyle = alpha(colors.card, 0.8);
+  ctx.fillRect(left - 2 * px, box.top, width + 4 * px, 12 * px);
+  ctx.fillStyle = colors.muted;
+  ctx.fillText(text, left, box.top + 1 * px);
 }
 
 export function drawOver(u, chart) {

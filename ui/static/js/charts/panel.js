@@ -1,7 +1,7 @@
 // A card with one chart: title, definition, latest values, actions. Drawn only while it is on screen.
 
-import { fill, h, iconButton } from "../core/dom.js";
-import { duration, number, shortName, wall } from "../core/format.js";
+import { fill, h, iconButton, svg } from "../core/dom.js";
+import { distinctNames, duration, number, wall } from "../core/format.js";
 import { attach, at, hide } from "../parts/hint.js";
 import { definition } from "../parts/definition.js";
 import { buildLines } from "./lines.js";
@@ -15,11 +15,13 @@ export class Panel {
     this.board = board;
     this.entries = entries;
     this.options = options;
+    this.names = distinctNames(entries);
     this.visible = false;
     this.drawnVersion = -1;
     this.log = options.log ?? null;
     this.plot = null;
     this.values = h("div", { class: "vals" });
+    this.legend = h("div", { class: "lines", hidden: entries.length < 2 });
     this.mark = h("span", { class: "mark", hidden: true });
     this.body = h("div", { class: "plot", role: "img", "aria-label": this.name });
     this.element = this.card();
@@ -31,7 +33,7 @@ export class Panel {
   }
 
   get name() {
-    return this.options.title || this.entries.map((entry) => shortName(entry)).join(", ");
+    return this.options.title || [...this.names.values()].join(", ");
   }
 
   card() {
@@ -42,8 +44,9 @@ export class Panel {
       h("header", {},
         this.options.grip ? this.options.grip : null,
         h("div", { class: "head" },
-          h("div", { class: "line" }, h("h3", {}, title), entry.unit ? h("span", { class: "unit" }, entry.unit) : null, this.mark),
-          h("div", { class: "line under" }, h("code", { class: "path", title: this.key }, this.key.replace(/\n/g, "  +  ")), this.values)),
+          h("div", { class: "line" }, h("h3", {}, title), unitOf(entry) ? h("span", { class: "unit" }, unitOf(entry)) : null, this.options.note ? h("span", { class: "own" }, this.options.note) : null, this.mark),
+          h("div", { class: "line under" }, h("code", { class: "path", title: this.key }, this.key.replace(/\n/g, "  +  ")), this.values),
+          this.legend),
         h("div", { class: "acts" }, this.actions())),
       this.body);
     return card;
@@ -67,9 +70,9 @@ export class Panel {
   }
 
   chart() {
-    const runs = this.board.shownRuns();
+    const runs = this.board.runsOf(this);
     const view = this.board.view;
-    const chart = { view, log: this.isLog(), ...buildLines(this.entries, runs, view) };
+    const chart = { view, log: this.isLog(), width: this.width, ...buildLines(this.entries, runs, view) };
     chart.onZoom = (range) => this.board.onZoom(range);
     chart.onCursor = (u) => this.showCursor(u);
     chart.onEnter = () => (this.hovered = true);
@@ -81,6 +84,11 @@ export class Panel {
     return chart;
   }
 
+  // The width that a new chart will have; read before anything of the page is changed.
+  measure() {
+    if (!this.plot) this.width = this.body.clientWidth;
+  }
+
   draw() {
     const signature = this.signature();
     if (this.plot && signature === this.drawnSignature) {
@@ -88,7 +96,7 @@ export class Panel {
       // Zooming or a live step keep the chart: only its columns change.
       if (fresh.lines.length === this.current.lines.length) {
         Object.assign(this.current, { data: fresh.data, lines: fresh.lines });
-        this.plot.setData(fresh.data, true);
+        this.plot.batch(() => this.plot.setData(fresh.data, true));
         return this.drawn();
       }
     }
@@ -111,6 +119,19 @@ export class Panel {
     const outside = this.current.outside || 0;
     this.mark.hidden = !outside;
     this.mark.textContent = outside ? `${outside} outside range` : "";
+    if (this.entries.length > 1) fill(this.legend, this.keysOfLines(), this.options.tool);
+  }
+
+  // Which line is which metric: by colour for one run, by its dashes for several.
+  keysOfLines() {
+    const lines = this.mains();
+    const byColor = new Set(lines.map((line) => line.run.id)).size <= 1;
+    return this.entries.map((entry) => {
+      const line = lines.find((one) => one.entry.key === entry.key);
+      if (!line) return null;
+      const mark = byColor ? h("i", { class: "sw", style: `--c:${line.color}` }) : dashes(line.dash);
+      return h("span", {}, mark, this.names.get(entry.key));
+    });
   }
 
   summary() {
@@ -119,7 +140,7 @@ export class Panel {
   }
 
   emptyText() {
-    const runs = this.board.shownRuns();
+    const runs = this.board.shownRuns(this);
     if (!runs.length) return "No run selected";
     return runs.every((run) => run.series.loaded) ? "No value yet" : "Loading…";
   }
@@ -127,8 +148,8 @@ export class Panel {
   // What a chart is built for: when it changes the chart is made anew.
   signature() {
     const { view } = this.board;
-    const runs = this.board.shownRuns().map((run) => run.id + run.color + run.running).join();
-    return [runs, view.x, view.smooth > 0, view.std, view.minmax, this.isLog(), view.themeVersion, this.board.chartHeight()].join("|");
+    const runs = this.board.shownRuns(this).map((run) => run.id + run.color + run.running).join();
+    return [runs, view.x, view.normalise, view.smooth > 0, view.std, view.minmax, this.isLog(), view.themeVersion, this.board.chartHeight()].join("|");
   }
 
   mains() {
@@ -152,7 +173,7 @@ export class Panel {
     if (this.visible) this.fillValues(found.map(([line, point]) => [line, point?.value]));
     if (!this.hovered) return;
     const box = u.over.getBoundingClientRect();
-    at(box.left + u.cursor.left, box.top + 4, valuesTable(this.board.view, u.data[0][i], found, this.entries.length > 1));
+    at(box.left + u.cursor.left, box.top + 4, valuesTable(this.board.view, u.data[0][i], found, this.names));
   }
 
   pick() {
@@ -176,6 +197,11 @@ export class Panel {
   }
 }
 
+// A unit that the name says already is not said twice.
+const unitOf = ({ name, unit }) => (unit && !name.toLowerCase().includes(unit.toLowerCase()) ? unit : "");
+
+const dashes = (dash) => svg("svg", { class: "dash", width: 22, height: 6, "aria-hidden": "true" }, svg("line", { x1: 0, y1: 3, x2: 22, y2: 3, stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dash.join(" ") || null }));
+
 const lastOf = (values) => {
   for (let i = values.length - 1; i >= 0; i--) if (values[i] != null) return values[i];
   return null;
@@ -198,7 +224,7 @@ function valueNear(u, line, i) {
   return { value: line.raw[at], std: line.std?.[at], low: line.low?.[at], high: line.high?.[at] };
 }
 
-function valuesTable(view, x, found, many) {
+function valuesTable(view, x, found, names) {
   const when = view.x === "step" ? `step ${Number.isInteger(x) ? x : x.toFixed(1)}` : view.x === "rel" ? duration(x) : wall(x, true);
   const rows = found.filter(([, point]) => point).sort((a, b) => b[1].value - a[1].value);
   return h("div", { class: "tipbox" },
@@ -206,7 +232,7 @@ function valuesTable(view, x, found, many) {
     h("table", {}, h("tbody", {}, rows.slice(0, 12).map(([line, point]) =>
       h("tr", {},
         h("td", {}, h("i", { class: "sw", style: `--c:${line.color}` })),
-        h("td", { class: "tip-n" }, many ? `${shortName(line.entry)} · ${line.run.label}` : line.run.label),
+        h("td", { class: "tip-n" }, names.size > 1 ? `${names.get(line.entry.key)} · ${line.run.label}` : line.run.label),
         h("td", { class: "tip-v" }, number(point.value)),
         h("td", { class: "tip-s" }, point.std != null ? `± ${number(point.std)}` : ""),
         h("td", { class: "tip-s" }, point.low != null ? `${number(point.low)} … ${number(point.high)}` : ""))))),

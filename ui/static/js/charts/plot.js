@@ -4,7 +4,7 @@ import uPlot from "../../vendor/uplot/uPlot.esm.js";
 import { axisNumber, axisX } from "../core/format.js";
 import { alpha } from "../core/theme.js";
 import { quantileRange } from "./maths.js";
-import { rangeOf } from "./lines.js";
+import { boundsOf, rangeOf } from "./lines.js";
 import { drawOver, drawUnder } from "./overlay.js";
 
 export function makePlot(host, chart, height) {
@@ -13,7 +13,7 @@ export function makePlot(host, chart, height) {
   const axis = { stroke: colors.muted, font: `11px ${colors.font}`, grid: { stroke: colors.grid, width: 1 }, ticks: { show: false }, gap: 5 };
   const fmtX = axisX(view.x);
   const options = {
-    width: Math.max(120, host.clientWidth),
+    width: Math.max(120, chart.width || host.clientWidth),
     height,
     padding: [8, 12, 0, 0],
     legend: { show: false },
@@ -37,7 +37,11 @@ export function makePlot(host, chart, height) {
       setCursor: [(u) => chart.onCursor?.(u)],
     },
   };
-  const plot = new uPlot(options, chart.data, host);
+  // Drawn now and not in a microtask after the caller has returned, so that the caller can tell how long it took.
+  const plot = new uPlot(options, chart.data, (made, begin) => {
+    host.append(made.root);
+    made.batch(begin);
+  });
   plot.over.addEventListener("dblclick", () => chart.onZoom?.(null));
   plot.over.addEventListener("mouseenter", () => chart.onEnter?.(plot));
   plot.over.addEventListener("mouseleave", () => chart.onLeave?.(plot));
@@ -127,7 +131,7 @@ function clipped(u, chart, low, high) {
 export function declaredRange(chart) {
   const sides = [[], []];
   for (const { entry, run } of mains(chart)) {
-    const range = chart.view.normalise && entry.section === "Reward" && rangeOf(entry, run.id)[0] != null ? [0, 1] : rangeOf(entry, run.id);
+    const range = chart.view.normalise && boundsOf(entry, run.id) ? [0, 1] : rangeOf(entry, run.id);
     sides[0].push(range[0]);
     sides[1].push(range[1]);
   }

@@ -68,6 +68,14 @@ export function wall(unix, long = false) {
   return long ? `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${clock}:${pad(d.getSeconds())}` : clock;
 }
 
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+// A moment in few characters: the time alone today, else the day with it.
+export function day(unix) {
+  const d = new Date(unix * 1000);
+  return d.toDateString() === new Date().toDateString() ? wall(unix) : `${d.getDate()} ${MONTHS[d.getMonth()]} ${wall(unix)}`;
+}
+
 export function bytes(count) {
   const units = ["B", "KB", "MB", "GB", "TB"];
   let at = 0;
@@ -89,6 +97,13 @@ export function pretty(name) {
 export function shortName(entry) {
   const strip = entry.name.replace(/^timing_/, "").replace(/^discarded_(?=.)/, "");
   return pretty(entry.section === "Timeline" || entry.section === "Discarded" ? strip || entry.name : entry.name);
+}
+
+// Names by key for metrics of one chart: where two are alike, their group or section tells them apart.
+export function distinctNames(entries) {
+  const names = entries.map(shortName);
+  const alike = (name) => names.filter((one) => one === name).length > 1;
+  return new Map(entries.map((entry, i) => [entry.key, alike(names[i]) ? pretty(entry.group || entry.section) || entry.key : names[i]]));
 }
 
 export function axisX(mode) {

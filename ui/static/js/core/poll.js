@@ -14,9 +14,14 @@ export class Poll {
     document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(this.timer) : this.now()));
   }
 
+  stop() {
+    clearTimeout(this.timer);
+    this.stopped = true;
+  }
+
   async now() {
     clearTimeout(this.timer);
-    if (this.busy) return;
+    if (this.busy || this.stopped) return;
     this.busy = true;
     let wait = SLOW_MS;
     try {
@@ -30,6 +35,6 @@ export class Poll {
       this.show({ ok: false, error, retry: wait });
     }
     this.busy = false;
-    if (!document.hidden) this.timer = setTimeout(() => this.now(), wait);
+    if (!document.hidden && !this.stopped) this.timer = setTimeout(() => this.now(), wait);
   }
 }

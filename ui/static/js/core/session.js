@@ -16,7 +16,9 @@ export class Session {
     this.rows = [];
     this.controls = { on: false, why: "" };
     this.root = "";
+    this.problems = [];
     this.listedAt = 0;
+    this.also = [];
   }
 
   async list(force = false) {
@@ -28,8 +30,23 @@ export class Session {
     this.rows = found.runs;
     this.controls = found.controls;
     this.root = found.root;
+    this.problems = found.problems || [];
+    this.lost = this.forgetMissing();
     this.paint();
     return true;
+  }
+
+  // Runs that were looked at and have been removed; what is looked at instead is chosen.
+  forgetMissing() {
+    if (!this.selected) return [];
+    const lost = [...new Set([...this.selected, this.focus])].filter((id) => id && !this.row(id));
+    if (!lost.length) return lost;
+    for (const id of lost) this.store.forget(id);
+    this.selected = this.selected.filter((id) => !lost.includes(id));
+    if (lost.includes(this.focus)) this.focus = this.selected[0] || this.rows[0]?.id || null;
+    if (!this.selected.length && this.focus) this.selected = [this.focus];
+    this.keep();
+    return lost;
   }
 
   // The runs of the address; without any, the one that runs, else the newest.
@@ -49,9 +66,10 @@ export class Session {
   paint() {
     const slots = url.recall("colors", {});
     const taken = new Set(this.rows.filter((row) => row.color != null).map((row) => row.color));
-    for (const id of this.selected || []) if (slots[id] != null && this.row(id)?.color == null) taken.add(slots[id]);
+    const looked = [...new Set([...(this.selected || []), ...this.also])];
+    for (const id of looked) if (slots[id] != null && this.row(id)?.color == null) taken.add(slots[id]);
     const kept = {};
-    for (const id of this.selected || []) {
+    for (const id of looked) {
       const row = this.row(id);
       if (!row) continue;
       if (row.color == null && slots[id] == null) {
@@ -81,8 +99,18 @@ export class Session {
     };
   }
 
+  views(ids) {
+    return ids.filter((id) => this.row(id)).map((id) => this.view(id));
+  }
+
   shown() {
-    return this.selected.filter((id) => this.row(id)).map((id) => this.view(id));
+    return this.views(this.selected);
+  }
+
+  // Runs that charts of their own choice show besides the selected ones.
+  showAlso(ids) {
+    this.also = ids.filter((id) => this.row(id) && !this.selected.includes(id));
+    this.paint();
   }
 
   toggle(id) {
@@ -104,16 +132,19 @@ export class Session {
   }
 
   // One round: what is new in the given runs. True when one of them still runs.
-  async beat(ids) {
+  async beat(wanted) {
+    this.lost = [];
+    const changed = await this.store.poll(wanted.filter((id) => this.row(id)));
+    if (changed.some((id) => this.store.run(id).gone)) this.listedAt = 0;
     const listed = await this.list();
-    const changed = await this.store.poll(ids);
+    const ids = wanted.filter((id) => this.row(id));
     for (const id of ids) {
       const row = this.row(id);
       const series = this.store.run(id);
       if (row && series.state && row.state !== series.state) this.listedAt = 0;
       if (row && series.state) Object.assign(row, { state: series.state, last_step: Math.max(row.last_step || 0, series.lastStep) });
     }
-    this.changed = changed;
+    this.changed = changed.filter((id) => this.row(id));
     this.listed = listed;
     return ids.some((id) => this.row(id) && isRunning(this.row(id)));
   }

@@ -4,6 +4,7 @@
 // append to it. Long histories come thinned on a fixed grid, so that columns fetched later line up with earlier ones.
 
 import { getBytes, getJson, getKept } from "./api.js";
+import { Detail } from "./detail.js";
 
 const MAX_POINTS = 2000;
 const RELOAD_ROWS = 5000;
@@ -25,6 +26,7 @@ export class Series {
     this.attempts = [];
     this.lastStep = 0;
     this.loaded = false;
+    this.detail = null;
     this.edition = (this.edition || 0) + 1;
   }
 
@@ -74,6 +76,11 @@ export class Store {
     return this.series.get(id);
   }
 
+  forget(id) {
+    this.series.delete(id);
+    this.version++;
+  }
+
   // One request at a time: a poll and a fetch of columns must not see two different ends of a run.
   exclusively(action) {
     const next = this.queue.then(action, action);
@@ -115,6 +122,25 @@ export class Store {
     return true;
   }
 
+  // Fetch a stretch of a thinned run as exactly as the number of points allows. True when something arrived.
+  refine(id, stretch, keys) {
+    return this.exclusively(async () => {
+      const run = this.run(id);
+      if (!run.detail?.covers(stretch)) run.detail = new Detail(stretch);
+      const { detail } = run;
+      const missing = keys.filter((key) => !detail.columns.has(key));
+      if (!missing.length) return false;
+      const grid = detail.grid?.join(":");
+      const found = unpack(await getBytes("/series", { run: id, keys: missing.join("\n"), ...stretch, max: MAX_POINTS, fmt: "f32", grid }));
+      // A rewritten past is for the next poll to notice, which reloads the run.
+      if (found.rev.split(".")[0] !== run.rev.split(".")[0]) return false;
+      const columns = new Map([...found.columns].map(([key, values]) => [key, plain(values)]));
+      detail.accept({ steps: plain(found.steps), times: plain(found.times), grid: found.grid, columns }, missing);
+      this.version++;
+      return true;
+    });
+  }
+
   ask(run, keys) {
     // No key at all would mean every key; a blank one matches none.
     const joined = keys.length ? keys.join("\n") : " ";
@@ -137,6 +163,10 @@ export class Store {
 
   async apply(part) {
     const run = this.run(part.run);
+    if (part.gone) {
+      run.gone = true;
+      return true;
+    }
     run.state = part.state;
     if (part.reset || run.steps.length > RELOAD_ROWS) {
       const keys = [...run.columns.keys()];
@@ -148,6 +178,7 @@ export class Store {
     run.edition++;
     run.keys.push(...part.new_keys);
     if (!part.steps.length) return part.new_keys.length > 0;
+    if (part.steps[0] <= run.lastStep) run.detail = null;
     const rows = part.steps.map((step, i) => this.row(run, step, part.times[i]));
     for (const [at, values] of Object.entries(part.columns)) {
       const column = run.columns.get(run.keys[at]);

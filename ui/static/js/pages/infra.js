@@ -3,12 +3,9 @@
 import { fill, h } from "../core/dom.js";
 import { getJson } from "../core/api.js";
 import { bytes, count, number } from "../core/format.js";
-import { Board } from "../charts/board.js";
-import { openFull } from "../charts/fullscreen.js";
 import { Panel } from "../charts/panel.js";
 import { command, empty } from "../parts/empty.js";
 import { FocusPage } from "../parts/focus_page.js";
-import { say } from "../parts/toast.js";
 import { sparkline } from "./headline.js";
 
 const SECTIONS = /^(throughput|tokens|engine|infra|system|vllm|gpu|cpu|memory|serve|probe|mismatch)$/i;
@@ -29,17 +26,7 @@ class Infra {
     this.ray = h("section", { class: "card pad" });
     this.charts = h("div", { class: "cards" });
     this.frame = new FocusPage(main, session, { title: "Infra", open: () => this.open(), beat: (run, changed) => changed && this.board.refresh() });
-    this.board = new Board({
-      store: session.store,
-      catalog: session.catalog,
-      view: { x: "step", smooth: 0, std: true, minmax: true, range: true, zoom: null, dim: null, density: "normal" },
-      shownRuns: () => [this.frame.run],
-      openFull: (panel) => openFull(this.board, panel).catch((error) => say(error.message)),
-      onZoom: (range) => {
-        this.board.view.zoom = range;
-        this.board.zoom();
-      },
-    });
+    this.board = this.frame.makeBoard();
   }
 
   async start() {

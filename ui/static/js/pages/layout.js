@@ -17,17 +17,19 @@ export function starter(byKey) {
   return { sections: STARTER.map(([title, keys]) => makeSection(title, [makeGroup("", keys.filter((key) => byKey.has(key)).map((key) => makeChart([key])))])).filter((section) => section.groups[0].charts.length) };
 }
 
+const list = (value) => (Array.isArray(value) ? value : []);
+
 // What came from elsewhere may lack parts; what we do not know is kept.
 export function repaired(layout) {
-  const sections = (layout.sections || []).filter((one) => one && typeof one === "object").map((section) => ({
+  const sections = list(layout.sections).filter((one) => one && typeof one === "object").map((section) => ({
     ...section,
     id: section.id || newId(),
     title: String(section.title ?? "Section"),
-    groups: (section.groups || []).filter((one) => one && typeof one === "object").map((group) => ({
+    groups: list(section.groups).filter((one) => one && typeof one === "object").map((group) => ({
       ...group,
       id: group.id || newId(),
       title: String(group.title ?? ""),
-      charts: (group.charts || []).filter((chart) => Array.isArray(chart?.keys)).map((chart) => ({ ...chart, id: chart.id || newId(), keys: chart.keys.map(String) })),
+      charts: list(group.charts).filter((chart) => Array.isArray(chart?.keys)).map((chart) => ({ ...chart, id: chart.id || newId(), keys: chart.keys.map(String), runs: Array.isArray(chart.runs) ? chart.runs.map(String) : undefined })),
     })),
   }));
   for (const section of sections) if (!section.groups.length) section.groups.push(makeGroup());

@@ -5,24 +5,31 @@ import { Poll } from "../core/poll.js";
 import { Board } from "../charts/board.js";
 import { openFull } from "../charts/fullscreen.js";
 import { live } from "../parts/controls.js";
-import { noRuns } from "../parts/empty.js";
+import { noRuns, waitForRuns } from "../parts/empty.js";
 import { setKeys } from "../parts/keys.js";
 import { Sidebar } from "../parts/sidebar.js";
 import { say } from "../parts/toast.js";
 import { AllView } from "./metrics_all.js";
 import { CustomView } from "./metrics_custom.js";
 import { Headline } from "./headline.js";
-import { readView, toolbar, writeView } from "./metrics_tools.js";
+import { readView, renderEnvironments, toolbar, writeView } from "./metrics_tools.js";
 
 export async function mount(main, session) {
-  if (!session.rows.length) return fill(main, h("div", { class: "content" }, noRuns(session.root)));
+  if (!session.rows.length) return showNothing(main, session);
   const page = new MetricsPage(main, session);
   await page.start();
+}
+
+function showNothing(main, session) {
+  main.classList.remove("with-side");
+  fill(main, h("div", { class: "content" }, noRuns(session.root)));
+  waitForRuns(session);
 }
 
 class MetricsPage {
   constructor(main, session) {
     this.session = session;
+    this.main = main;
     this.view = readView();
     this.body = h("div", { class: "sections" });
     this.headline = new Headline();
@@ -32,7 +39,7 @@ class MetricsPage {
       store: session.store,
       catalog: session.catalog,
       view: this.view,
-      shownRuns: () => session.shown().map((run) => ({ ...run })),
+      shownRuns: (panel) => (panel?.options.runs ? session.views(panel.options.runs) : session.shown()),
       openFull: (panel) => openFull(this.board, panel).catch((error) => say(error.message)),
       onZoom: (range) => this.zoom(range),
     });
@@ -42,7 +49,8 @@ class MetricsPage {
     this.tools = toolbar(this);
     this.resetZoom = button("Reset zoom", () => this.zoom(null), { kind: "accent", icon: "fit" });
     this.resetZoom.hidden = !this.view.zoom;
-    const bar = h("div", { class: "bar" }, this.tools, this.resetZoom, h("span", { class: "grow" }), this.extra, iconButton("link", "Copy a link to this view", () => this.copyLink()), this.live);
+    this.tools.append(this.resetZoom, this.extra);
+    const bar = h("div", { class: "bar" }, this.tools, h("span", { class: "bar-end" }, iconButton("link", "Copy a link to this view", () => this.copyLink()), this.live));
     main.append(h("h1", { class: "sr" }, "Metrics"), this.side.element, h("div", { class: "content" }, bar, this.headline.element, this.body));
     main.classList.add("with-side");
   }
@@ -56,21 +64,28 @@ class MetricsPage {
       ["c", "All or Custom", () => this.show(this.view.mode === "all" ? "custom" : "all")],
     ]);
     this.side.render();
-    await this.session.catalog.load(this.session.selected);
+    await this.session.catalog.load(this.ids);
+    renderEnvironments(this);
     await this.show(this.view.mode);
     await this.loadShown();
     this.poll = new Poll(() => this.beat(), (state) => this.live.show(state));
     await this.poll.now();
   }
 
+  // The runs on the page: the selected ones, and those that single charts have chosen for themselves.
+  get ids() {
+    return [...this.session.selected, ...this.session.also];
+  }
+
   async loadShown() {
-    await Promise.all(this.session.selected.map((id) => this.session.store.need(id, Headline.keys())));
+    await Promise.all(this.ids.map((id) => this.session.store.need(id, Headline.keys())));
     this.renderHeadline();
     this.board.refresh();
   }
 
   async beat() {
-    const running = await this.session.beat(this.session.selected);
+    const running = await this.session.beat(this.ids);
+    if (this.session.lost.length) return this.leave();
     if (this.session.changed.length) {
       const fresh = this.session.changed.some((id) => this.numKeys(id));
       if (fresh) await this.reloadCatalog();
@@ -79,6 +94,18 @@ class MetricsPage {
     }
     if (this.session.listed || this.session.changed.length) this.side.render();
     return running;
+  }
+
+  // Runs of the page were removed from the disk.
+  async leave() {
+    if (!this.session.rows.length) {
+      this.board.clear();
+      this.poll.stop();
+      return showNothing(this.main, this.session);
+    }
+    say(this.session.lost.length === 1 ? "A run of this page was removed" : `${this.session.lost.length} runs of this page were removed`);
+    this.side.render();
+    await this.runsChanged();
   }
 
   // True once after a run has gained metrics that the page does not know of.
@@ -90,19 +117,16 @@ class MetricsPage {
   }
 
   async reloadCatalog() {
-    if (await this.session.catalog.load(this.session.selected)) this.current.render();
+    if (await this.session.catalog.load(this.ids)) this.current.render();
   }
 
   async runsChanged() {
-    this.zoomKept();
-    await this.session.catalog.load(this.session.selected);
+    this.board.edition++;
+    await this.session.catalog.load(this.ids);
+    renderEnvironments(this);
     this.current.render();
     await this.loadShown();
     this.poll.now();
-  }
-
-  zoomKept() {
-    this.board.edition++;
   }
 
   renderHeadline() {

@@ -5,7 +5,9 @@ import { pretty } from "../core/format.js";
 import * as url from "../core/url.js";
 import { Panel } from "../charts/panel.js";
 import { empty } from "../parts/empty.js";
-import { matcher, ofEnvironment } from "./metrics_tools.js";
+import { environmentsOf, matcher, ofEnvironment } from "./metrics_tools.js";
+
+const REWARD = "Reward";
 
 export class AllView {
   constructor(page) {
@@ -42,7 +44,7 @@ export class AllView {
   sections() {
     const { view, session } = this.page;
     const matches = matcher(view.search);
-    const names = session.rows.flatMap((row) => row.environments || []).map((one) => (typeof one === "string" ? one : one.name));
+    const names = environmentsOf(session.rows.map((row) => ({ row })));
     const sections = new Map();
     for (const entry of session.catalog.metrics) {
       if (!matches(entry) || !ofEnvironment(entry, view, names)) continue;
@@ -59,7 +61,7 @@ export class AllView {
     const shut = this.collapsed.has(name) && !this.page.view.search;
     const body = h("div", { class: "section-body", hidden: shut }, [...groups].map(([group, entries]) => [
       group ? h("h3", { class: "group-name" }, pretty(group)) : null,
-      h("div", { class: "cards" }, entries.map((entry) => this.card(entry))),
+      h("div", { class: "cards" }, entries.map((entry) => this.card(entry)), name === REWARD && !group ? this.rewards(groups) : null),
     ]));
     const head = h("button", { type: "button", class: "section-head", "aria-expanded": String(!shut), onclick: () => this.collapse(name, element) }, icon("chevron"), h("h2", {}, pretty(name)), h("span", { class: "count" }, total));
     const element = h("section", { class: "section", id: anchor(name), dataset: { name } }, head, body);
@@ -68,8 +70,27 @@ export class AllView {
 
   card(entry) {
     const { page } = this;
-    const pin = iconButton("pin", "Add to the Custom view", () => page.views.custom.pin(entry));
-    return page.board.add(new Panel(page.board, [entry], { actions: [pin] })).element;
+    return page.board.add(new Panel(page.board, [entry], { actions: [this.pinOf([entry])] })).element;
+  }
+
+  // The rewards of all environments in one chart; their scales differ, so it offers to normalise them.
+  rewards(groups) {
+    const { page } = this;
+    const entries = [...groups.values()].flat().filter((entry) => /^reward\/.+\/reward$/.test(entry.key));
+    if (entries.length < 2) return null;
+    const { view } = page;
+    const norm = button("0–1", () => {
+      view.normalise = !view.normalise;
+      page.changed();
+      norm.setAttribute("aria-pressed", String(view.normalise));
+    }, { kind: "tiny", "aria-pressed": String(view.normalise), "aria-label": "Normalise rewards", title: "Each reward as (r − min) / (max − min) of its environment's declared range, or of its observed one" });
+    const card = page.board.add(new Panel(page.board, entries, { title: "Reward by environment", tool: norm, actions: [this.pinOf(entries)] })).element;
+    card.classList.add("merged");
+    return card;
+  }
+
+  pinOf(entries) {
+    return iconButton("pin", "Add to the Custom view", () => this.page.views.custom.pin(entries));
   }
 
   collapse(name, element) {

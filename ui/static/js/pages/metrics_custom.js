@@ -12,7 +12,7 @@ import { say } from "../parts/toast.js";
 import { findChart, groupsOf, makeChart, makeGroup, makeSection, moveChart, moveGroup, moveSection, removeChart } from "./layout.js";
 import { LayoutStore } from "./layout_store.js";
 import { layoutTools } from "./layout_tools.js";
-import { openPicker } from "./picker.js";
+import { openPicker, openRunChoice } from "./picker.js";
 import { matcher } from "./metrics_tools.js";
 
 const DIRECTIONS = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down" };
@@ -33,8 +33,12 @@ export class CustomView {
   }
 
   async open() {
-    await this.store.load(this.page.session.catalog.byKey);
-    this.render();
+    try {
+      await this.store.load(this.page.session.catalog.byKey);
+      this.render();
+    } catch (error) {
+      fill(this.page.body, empty("The layouts cannot be read", error.message, button("Try again", () => this.open())));
+    }
   }
 
   tools() {
@@ -48,11 +52,11 @@ export class CustomView {
     this.store.save();
   }
 
-  async pin(entry) {
+  async pin(entries) {
     await this.store.load(this.page.session.catalog.byKey);
     if (!this.layout.sections.length) this.layout.sections.push(makeSection("Pinned"));
     const group = this.layout.sections[0].groups[0];
-    group.charts.push(makeChart([entry.key]));
+    group.charts.push(makeChart(entries.map((entry) => entry.key)));
     await this.store.save();
     say(`Added to “${this.layout.sections[0].title}”`, { label: "Open", run: () => this.page.show("custom") });
   }
@@ -70,6 +74,7 @@ export class CustomView {
     const list = h("div", { class: "custom" }, this.layout.sections.map((section) => this.section(section)));
     fill(page.body, this.bar, this.store.isStarter ? h("p", { class: "note" }, "A layout to start from. It is saved, for every browser, at your first change.") : null, list);
     this.sort(list, ".custom-section", ".grip-section", "sections");
+    this.showChosenRuns().catch((error) => say(error.message));
   }
 
   nothing() {
@@ -139,12 +144,29 @@ export class CustomView {
     const name = chart.title || chart.keys.map((key) => pretty(key.split("/").pop())).join(", ");
     const grip = this.grip("chart", chart, name);
     const more = this.menuOf(this.chartMenu(chart, name), name);
-    const element = known.length ? page.board.add(new Panel(page.board, known, { title: chart.title, log: chart.log ?? null, grip, actions: [more] })).element
+    const element = known.length ? page.board.add(new Panel(page.board, known, { title: chart.title, log: chart.log ?? null, runs: chart.runs, note: this.noteOf(chart), grip, actions: [more] })).element
       : h("article", { class: "card chart missing" }, h("header", {}, grip, h("div", { class: "head" }, h("h3", {}, name), h("code", { class: "path" }, chart.keys.join(" + "))), h("div", { class: "acts" }, more)), h("div", { class: "nodata" }, "Not in the runs shown. Kept in the layout."));
     element.dataset.id = chart.id;
     element.classList.add(`width-${chart.width || 1}`);
     if (known.length && !known.some(this.matches)) element.hidden = true;
     return element;
+  }
+
+  noteOf(chart) {
+    if (!chart.runs) return "";
+    const there = this.page.session.views(chart.runs).length;
+    return there === 1 ? this.page.session.views(chart.runs)[0].label : `${there} runs of its own`;
+  }
+
+  // Charts may show runs that are not selected at the left: those are loaded and followed as well.
+  async showChosenRuns() {
+    const { session } = this.page;
+    const wanted = groupsOf(this.layout).flatMap(({ group }) => group.charts.flatMap((chart) => chart.runs || []));
+    const before = session.also.join();
+    session.showAlso([...new Set(wanted)]);
+    if (session.also.join() === before) return;
+    if (await session.catalog.load(this.page.ids)) this.render();
+    await this.page.loadShown();
   }
 
   chartMenu(chart, name) {
@@ -153,9 +175,10 @@ export class CustomView {
       ["Rename", "edit", () => this.rename(chart, "chart", name)],
       [`Width ${next} of 3`, "wide", () => this.change(() => (chart.width = next))],
       ["Choose its metrics", "rows", () => this.pick(findChart(this.layout, chart.id).group.id, chart)],
+      ["Choose its runs", "compare", () => openRunChoice(this, chart)],
       ["Duplicate", "copy", () => this.change((layout) => {
         const { group, at } = findChart(layout, chart.id);
-        group.charts.splice(at + 1, 0, makeChart([...chart.keys], { title: chart.title, width: chart.width }));
+        group.charts.splice(at + 1, 0, makeChart([...chart.keys], { title: chart.title, width: chart.width, runs: chart.runs }));
       })],
       ["Remove", "close", () => this.change((layout) => removeChart(layout, chart.id)), "danger"],
     ];

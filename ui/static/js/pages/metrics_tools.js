@@ -1,6 +1,6 @@
 // How the charts are looked at: read from the address, written back to it, and the controls that change it.
 
-import { h } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
 import * as url from "../core/url.js";
 import { checkbox, menu, searchBox, segments, select, toggle } from "../parts/controls.js";
 
@@ -67,7 +67,8 @@ export function toolbar(page) {
     page.zoom(null);
     page.changed();
   });
-  const tools = h("div", { class: "tools" }, mode, search, axis, smoothing(page), toggle("±σ", view.std, change("std"), "Band of one standard deviation around the mean"), toggle("min–max", view.minmax, change("minmax"), "Band from the smallest to the largest value, when one run is shown"), toggle("Range", view.range, change("range"), "Use the declared range of a metric as the y axis and mark values outside it"), display(page, change));
+  page.environments = h("span", { class: "contents" });
+  const tools = h("div", { class: "tools" }, mode, search, page.environments, axis, smoothing(page), toggle("±σ", view.std, change("std"), "Band of one standard deviation around the mean"), toggle("min–max", view.minmax, change("minmax"), "Band from the smallest to the largest value, when one run is shown"), toggle("Range", view.range, change("range"), "Use the declared range of a metric as the y axis and mark values outside it"), display(page, change));
   tools.mode = mode;
   return tools;
 }
@@ -94,7 +95,6 @@ function display(page, change) {
     checkbox("Clip outliers", view.clip, change("clip"), "scale y to the 2–98 % quantiles"),
     checkbox("Ignore the first step", view.skipFirst, change("skipFirst"), "it often includes warm-up"),
     checkbox("Normalise rewards", view.normalise, change("normalise"), "(r − min) / (max − min) by declared range"),
-    environments(page),
     h("div", { class: "menu-row" }, h("span", {}, "Chart size"), segments("Chart size", [["compact", "S"], ["normal", "M"], ["large", "L"]], view.density, (value) => {
       view.density = value;
       page.body.dataset.density = value;
@@ -103,16 +103,19 @@ function display(page, change) {
   ], { title: "More ways to look at the charts" });
 }
 
-function environments(page) {
-  const names = [...new Set(page.session.rows.flatMap((row) => row.environments || []))].map((one) => (typeof one === "string" ? one : one.name));
-  if (names.length < 2) return null;
-  const choose = select("Environment", [["", "All"], ...names.map((name) => [name, name])], page.view.env, (value) => {
-    page.view.env = value;
+// The choice is there when the runs on the page have more than one environment.
+export function renderEnvironments(page) {
+  const { view } = page;
+  const names = environmentsOf(page.session.views(page.ids));
+  if (view.env && !names.includes(view.env)) names.push(view.env);
+  fill(page.environments, names.length < 2 ? null : select("Environment", [["", "All environments"], ...names.map((name) => [name, name])], view.env, (value) => {
+    view.env = value;
     page.changed(false);
     page.current.render();
-  });
-  return h("div", { class: "menu-row" }, h("span", {}, "Environment"), choose);
+  }));
 }
+
+export const environmentsOf = (runs) => [...new Set(runs.flatMap(({ row }) => row.environments))];
 
 // Keys of other environments leave; keys of no environment stay.
 export function ofEnvironment(entry, view, names) {

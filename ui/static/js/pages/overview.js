@@ -2,15 +2,12 @@
 
 import { button, fill, h, icon } from "../core/dom.js";
 import { getJson } from "../core/api.js";
-import { count, duration, number, pretty, wall } from "../core/format.js";
+import { age, count, day, duration, number, pretty } from "../core/format.js";
 import { isRunning } from "../core/session.js";
 import * as url from "../core/url.js";
-import { Board } from "../charts/board.js";
-import { openFull } from "../charts/fullscreen.js";
 import { Panel } from "../charts/panel.js";
 import { FocusPage } from "../parts/focus_page.js";
 import { openLogs } from "../parts/logs.js";
-import { say } from "../parts/toast.js";
 import { act } from "./run_actions.js";
 import { LEDGER, ledgerCard } from "./ledger.js";
 
@@ -30,18 +27,7 @@ class Overview {
     this.session = session;
     this.acts = h("div", { class: "row" });
     this.frame = new FocusPage(main, session, { title: "Overview", open: (run) => this.open(run), beat: (run, changed) => this.beat(run, changed), tools: this.acts });
-    this.board = new Board({
-      store: session.store,
-      catalog: session.catalog,
-      view: { x: "step", smooth: 0, std: true, minmax: true, range: true, zoom: null, dim: null, density: "normal" },
-      shownRuns: () => [this.frame.run],
-      openFull: (panel) => openFull(this.board, panel).catch((error) => say(error.message)),
-      onZoom: (range) => {
-        this.board.view.zoom = range;
-        this.board.zoom();
-      },
-    });
-    this.board.onError = (error) => this.frame.live.show({ ok: false, error, retry: 2000 });
+    this.board = this.frame.makeBoard();
     this.reason = h("div");
     this.facts = h("div", { class: "facts card" });
     this.cards = h("div", { class: "cards" });
@@ -95,11 +81,11 @@ class Overview {
     const fact = (name, value, note) => h("div", { class: "fact" }, h("span", { class: "fact-name" }, name), h("span", { class: "fact-value" }, value), note ? h("span", { class: "fact-note" }, note) : null);
     return [
       h("div", { class: "fact wide" }, h("span", { class: "fact-name" }, "Step"), h("span", { class: "fact-value" }, count(series.lastStep), h("span", { class: "muted" }, row.steps ? ` / ${count(row.steps)}` : "")), h("div", { class: `meter big ${row.state}`, role: "progressbar", "aria-label": "Steps done", "aria-valuenow": Math.round(share * 100), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: `width:${(share * 100).toFixed(1)}%` }))),
-      fact("Time left", isRunning(row) ? duration(left) : "–", isRunning(row) && left ? `ends about ${wall(Date.now() / 1000 + left)}` : row.ended_at ? `ended ${wall(row.ended_at, true)}` : ""),
+      isRunning(row) ? fact("Time left", duration(left), left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
-      fact("Step time", duration(step), `median of the last ${Math.min(RECENT, recent.length)} steps`),
-      fact("Reward", number(row.latest?.reward_mean), "mean of the newest step"),
-      fact("Metrics", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "waited for in the newest step, whose message before was not stored" : "waited for in the newest step"),
+      fact("Step time", duration(step), `median of ${recent.length} steps`),
+      fact("Reward", number(row.latest?.reward_mean), `mean of step ${count(series.lastStep)}`),
+      fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
       fact("Model", row.model || "–", `${row.algorithm || ""} · ${(row.environments || []).join(", ")}`),
     ];
   }

@@ -2,6 +2,7 @@
 
 import { button, fill, h } from "../core/dom.js";
 import { pretty } from "../core/format.js";
+import { MOST_SHOWN } from "../core/session.js";
 import { searchBox, select } from "../parts/controls.js";
 import { openDialog } from "../parts/dialog.js";
 import { groupsOf, makeChart } from "./layout.js";
@@ -48,4 +49,37 @@ function grouped(entries) {
   const found = new Map();
   for (const entry of entries) found.set(entry.section, [...(found.get(entry.section) || []), entry]);
   return found;
+}
+
+// The runs of one chart: those chosen at the left, like every other chart, or some of its own.
+export function openRunChoice(custom, chart) {
+  const { session } = custom.page;
+  const chosen = new Set(chart.runs || session.selected);
+  const list = h("div", { class: "pick-list scroll", role: "group", "aria-label": "Runs" });
+  const search = searchBox("Find a run", "", () => show(), null);
+  const use = button("Show these runs", () => save([...chosen]), { kind: "primary" });
+  const follow = button("Follow the list at the left", () => save(undefined));
+  follow.disabled = !chart.runs;
+  const save = (runs) => {
+    custom.change(() => (chart.runs = runs));
+    dialog.close();
+  };
+  const item = (row) => {
+    const input = h("input", { type: "checkbox", onchange: () => (input.checked ? chosen.add(row.id) : chosen.delete(row.id), update()) });
+    input.checked = chosen.has(row.id);
+    return h("label", { class: "check" }, input, h("span", {}, row.label || row.name, h("small", {}, `${row.state} · ${row.id}`)));
+  };
+  const update = () => {
+    use.disabled = !chosen.size || chosen.size > MOST_SHOWN;
+    use.textContent = chosen.size > MOST_SHOWN ? `${MOST_SHOWN} runs at most` : chosen.size === 1 ? "Show this run" : `Show these ${chosen.size} runs`;
+  };
+  const show = () => {
+    const text = search.field.value.toLowerCase();
+    const rows = session.rows.filter((row) => chosen.has(row.id) || (!row.archived && [row.label, row.name, row.id].some((one) => String(one || "").toLowerCase().includes(text))));
+    fill(list, rows.slice(0, 200).map(item));
+  };
+  const dialog = openDialog({ title: "Runs of this chart", className: "medium picker", body: [search, list, h("div", { class: "row" }, follow, h("span", { class: "grow" }), use)] });
+  show();
+  update();
+  search.field.focus();
 }

@@ -31,7 +31,7 @@ export function histogramCard(page, rangeOf, choose) {
       bar.addEventListener("click", () => choose(edges[0].toFixed(6), edges[1].toFixed(6)));
       bars.append(bar);
     });
-    plots.append(h("div", { class: "histogram" }, envs.length > 1 ? h("span", { class: "muted small" }, env) : null, bars, h("div", { class: "axis" }, h("span", {}, number(low)), h("span", {}, envs.length > 1 ? count(values.length) : `${count(values.length)} samples`), h("span", {}, number(high)))));
+    plots.append(h("div", { class: "histogram" }, h("span", { class: "muted small" }, envs.length > 1 ? `${env} · ${count(values.length)}` : `${count(values.length)} samples`), bars, h("div", { class: "axis" }, h("span", {}, number(low)), h("span", {}, number(high)))));
   }
   return card;
 }
@@ -63,8 +63,10 @@ export function biasCard(page) {
 
 function biasTable(rows) {
   if (!rows.length) return h("p", { class: "muted" }, "No sample yet");
-  return h("div", { class: "scroll bias", tabindex: "0", role: "region", "aria-label": "Drop rates" }, h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["", "generated", "dropped", "", "reward of all", "of trained"].map((name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "share"))))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.by === "all" ? h("b", {}, "All samples") : row.by === "length" ? `${row.bucket} tokens` : row.bucket), h("td", {}, count(row.generated)), h("td", {}, `${number(row.drop_pct)} %`), h("td", { class: "share" }, h("i", { style: `width:${Math.min(100, row.drop_pct || 0).toFixed(1)}%` })), h("td", {}, number(row.reward_mean_generated)), h("td", {}, number(row.reward_mean_trained)))))));
+  return h("div", { class: "scroll bias", tabindex: "0", role: "region", "aria-label": "Drop rates" }, h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["", "made", "dropped", "reward", "of trained"].map((name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "Part"))))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, row.by === "all" ? h("b", {}, "All samples") : row.by === "length" ? `${row.bucket} tokens` : row.bucket), h("td", {}, count(row.generated)), h("td", { class: "dropped", style: `--share:${Math.min(100, row.drop_pct || 0).toFixed(1)}%` }, `${percent(row.drop_pct)} %`), h("td", {}, number(row.reward_mean_generated)), h("td", {}, number(row.reward_mean_trained)))))));
 }
+
+const percent = (value) => (value == null ? "–" : value.toFixed(1));
 
 function reasons(found) {
   const list = Object.entries(found || {});

@@ -4,8 +4,6 @@ import { button, debounce, fill, h, iconButton } from "../core/dom.js";
 import { getJson, link } from "../core/api.js";
 import { count } from "../core/format.js";
 import * as url from "../core/url.js";
-import { Board } from "../charts/board.js";
-import { openFull } from "../charts/fullscreen.js";
 import { Panel } from "../charts/panel.js";
 import { empty } from "../parts/empty.js";
 import { FocusPage } from "../parts/focus_page.js";
@@ -17,7 +15,7 @@ import { groupList } from "./sample_groups.js";
 import { openSideBySide, showSample } from "./sample_detail.js";
 
 const PAGE = 40;
-const CHART = { normal: ["reward", "tokens_completion"], discarded: ["discarded_count", "discarded_pct_of_generated"] };
+const CHARTS = ["reward", "tokens_completion"];
 const FILTERS = ["outcome", "env", "stop", "tag", "search", "low", "high", "shortest", "longest", "sort", "desc", "by"];
 
 export class SamplesPage {
@@ -36,23 +34,7 @@ export class SamplesPage {
     this.filterPlace = h("div", { class: "filters" });
     this.groups = h("div", { class: "groups-list" });
     this.detail = h("aside", { class: "detail card", "aria-label": "Sample" });
-    this.board = this.makeBoard();
-  }
-
-  makeBoard() {
-    const board = new Board({
-      store: this.session.store,
-      catalog: this.session.catalog,
-      view: { x: "step", smooth: 0, std: true, minmax: true, range: true, zoom: null, dim: null, density: "compact" },
-      shownRuns: () => [this.frame.run],
-      openFull: (panel) => openFull(board, panel).catch((error) => say(error.message)),
-      onZoom: (range) => {
-        board.view.zoom = range;
-        board.zoom();
-      },
-      onPick: (x) => this.goTo(Math.round(x)),
-    });
-    return board;
+    this.board = this.frame.makeBoard({ density: "compact", onPick: (x) => this.goTo(Math.round(x)) });
   }
 
   async start() {
@@ -78,8 +60,8 @@ export class SamplesPage {
   renderCharts() {
     this.board.clear();
     const { byKey } = this.session.catalog;
-    const plain = CHART[this.kind.discarded ? "discarded" : "normal"].filter((key) => byKey.has(key)).map((key) => [byKey.get(key)]);
-    const charts = this.kind.charts ? this.kind.charts(this) : plain.map((entries) => ({ entries }));
+    const plain = CHARTS.filter((key) => byKey.has(key)).map((key) => ({ entries: [byKey.get(key)] }));
+    const charts = this.kind.charts ? this.kind.charts(this) : plain;
     fill(this.charts, charts.map(({ entries, title }) => this.board.add(new Panel(this.board, entries, { title })).element));
   }
 
@@ -90,7 +72,7 @@ export class SamplesPage {
 
   get newest() {
     const { steps } = this;
-    return steps ? steps[steps.length - 1] : this.run.series.lastStep || null;
+    return steps ? steps.at(-1) : this.run.series.lastStep || null;
   }
 
   get oldest() {
@@ -108,7 +90,7 @@ export class SamplesPage {
   }
 
   nothingYet() {
-    fill(this.frame.body, this.kind.nothingYet ? this.kind.nothingYet() : empty("No step yet", "Samples appear here when the first step of this run has been trained."));
+    fill(this.frame.body, this.kind.nothingYet ? this.kind.nothingYet(this) : empty("No step yet", "Samples appear here when the first step of this run has been trained."));
     this.waiting = true;
   }
 
@@ -170,15 +152,7 @@ export class SamplesPage {
   }
 
   nothing() {
-    const step = this.kind.discarded && !this.page.num_samples ? this.nearestDiscards() : null;
-    return empty("Nothing here", this.page.num_samples ? "No group on this page." : this.kind.nothing, step ? button(`Go to step ${step}`, () => this.goTo(step), { kind: "primary" }) : null);
-  }
-
-  // The closest step at which something was discarded.
-  nearestDiscards() {
-    const { series } = this.run;
-    const found = (series.column("discarded_count") || []).map((value, i) => (value > 0 ? series.steps[i] : null)).filter((step) => step != null && Number.isInteger(step));
-    return found.sort((a, b) => Math.abs(a - this.step) - Math.abs(b - this.step))[0] ?? null;
+    return empty("Nothing here", this.page.num_samples ? "No group on this page." : this.kind.nothing);
   }
 
   // Declared range of what samples are coloured by, for one environment; its observed sides where it has none.
@@ -243,7 +217,8 @@ export class SamplesPage {
   }
 
   async showDetail() {
-    if (this.sampleId == null) return fill(this.detail, h("div", { class: "nodata" }, "Choose a sample"));
+    this.detail.hidden = this.sampleId == null;
+    if (this.sampleId == null) return;
     const asked = this.sampleId;
     const known = `${this.run.id}/${this.step}/${asked}`;
     if (this.shownSample === known) return;

@@ -2,7 +2,7 @@
 
 import { button, debounce, fill, h, iconButton } from "../core/dom.js";
 import { getJson } from "../core/api.js";
-import { count, duration, number, pretty } from "../core/format.js";
+import { count, duration, pretty } from "../core/format.js";
 import * as url from "../core/url.js";
 import { checkbox } from "../parts/controls.js";
 import { empty } from "../parts/empty.js";
@@ -14,6 +14,7 @@ const SHOWN = 4;
 const MOST = 40;
 const PARTS = ["waiting_for_data", "forward", "loss_computation", "backward", "optimizer", "compute_kl", "compute_entropy", "prepare_tensors", "data_to_device", "weight_sync_trainer", "weight_sync_inference", "checkpoint", "eval", "waiting_for_metrics"];
 const keyOf = (part) => (part === "waiting_for_data" ? "timing_waiting_for_data" : `timing_${part}_total`);
+const NAMES = { timing_step_total: "Whole step", timing_step_active: "Active", timing_waiting_for_data: "Waiting", timing_generation_pct: "Slots generating", timing_reward_pct: "Slots scoring", timing_idle_pct: "Slots idle" };
 const TABLE = ["timing_step_total", "timing_step_active", ...PARTS.map(keyOf), "timing_generation_pct", "timing_reward_pct", "timing_idle_pct"];
 
 export async function mount(main, session) {
@@ -57,7 +58,7 @@ class Timeline {
     });
     this.gantt.compact = !url.flag("slots", true);
     const zoom = [iconButton("plus", "Zoom in (+)", () => this.gantt.zoomBy(0.6)), iconButton("fit", "Whole stretch (r)", () => this.gantt.reset())];
-    fill(this.frame.body, h("section", { class: "card gantt-card" }, h("div", { class: "gantt-head" }, this.legend, h("span", { class: "grow" }), perRank, zoom), this.gantt.element, this.note), this.table);
+    fill(this.frame.body, h("section", { class: "card gantt-card" }, h("div", { class: "gantt-head" }, this.legend, h("span", { class: "gantt-tools" }, perRank, zoom)), this.gantt.element, this.note), this.table);
     await this.session.store.need(run.id, TABLE);
     await this.move(0);
   }
@@ -105,13 +106,14 @@ class Timeline {
     const rows = [];
     for (let i = 0; i < series.steps.length; i++) if (series.steps[i] >= this.from && series.steps[i] <= to && Number.isInteger(series.steps[i])) rows.push(i);
     const keys = TABLE.filter((key) => rows.some((i) => series.column(key)?.[i] != null));
-    const name = (key) => pretty(key.replace(/^timing_/, "").replace(/_total$/, "").replace(/_pct$/, " share"));
+    const named = (key) => NAMES[key] || pretty(key.replace(/^timing_/, "").replace(/_total$/, "").replace(/_pct$/, ""));
+    const head = (key) => [named(key), h("span", { class: "unit" }, key.endsWith("_pct") ? " %" : " s")];
     const value = (key, i) => {
       const found = series.column(key)?.[i];
-      return found == null ? "–" : key.endsWith("_pct") ? `${number(found)} %` : `${number(found)} s`;
+      return found == null ? "–" : key.endsWith("_pct") ? found.toFixed(1) : found.toFixed(3);
     };
     const choose = (step) => button(String(step), () => this.gantt.goToStep(step), { kind: "quiet", title: "Show this step" });
-    fill(this.table, h("h2", {}, "Where each step's time went"), rows.length ? h("div", { class: "scroll" }, h("table", { class: "grid-table" }, h("thead", {}, h("tr", {}, ["Step", ...keys.map(name)].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, rows.reverse().map((i) => h("tr", {}, h("td", {}, choose(series.steps[i])), keys.map((key) => h("td", {}, value(key, i)))))))) : h("p", { class: "muted" }, "No timing metric for these steps"));
+    fill(this.table, h("h2", {}, "Where each step's time went"), rows.length ? h("div", { class: "scroll" }, h("table", { class: "grid-table" }, h("thead", {}, h("tr", {}, ["Step", ...keys.map(head)].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, rows.reverse().map((i) => h("tr", {}, h("td", {}, choose(series.steps[i])), keys.map((key) => h("td", {}, value(key, i)))))))) : h("p", { class: "muted" }, "No timing metric for these steps"));
   }
 
   renderTools() {
