@@ -40,6 +40,17 @@ def advantages(
     return _normalised_over_step(result) if over_step else result
 
 
+def formula(algorithm: str, advantage_norm: str) -> str:
+    """What `advantages` does with a reward r, in a line for people."""
+    if algorithm == "rloo":
+        return "r − mean of the group's other rewards"
+    if algorithm == "dr_grpo":
+        return "r − mean of the group"
+    if algorithm in BATCH_ONLY or advantage_norm == "batch":
+        return f"a = r − mean of the group, then (a − mean) / (standard deviation + {EPS:g}) over the step"
+    return f"(r − mean) / (standard deviation + {EPS:g}) of the group"
+
+
 def tied(rewards: Sequence[float | None]) -> bool:
     """Whether a group teaches nothing: two or more finite rewards, all of them equal (max - min <= 1e-8)."""
     values = [float(reward) for reward in rewards if usable(reward)]

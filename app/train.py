@@ -31,6 +31,7 @@ from ray.serve import exceptions as serve_exceptions
 from app import config as configuration
 from app import preflight
 from app.admission import GATE_NAME, Admission
+from app.advantage import formula
 from app.config import Config, ConfigError
 from app.engine import deploy, dtype_name
 from app.evaluate import ACTOR_NAME as EVALUATOR
@@ -137,7 +138,8 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
         namespace=context.namespace,
         attempt=context.attempt,
         resume_step=int(checkpoint.name.removeprefix("step_")) if checkpoint else 0,
-        config=config.model_dump() | {"dtype": dtype_name(config, use_gpu)},
+        config=config.model_dump()
+        | {"dtype": dtype_name(config, use_gpu), "advantage_formula": formula(config.algorithm, config.advantage_norm)},
         environments=_environment_ranges(config),
         num_slots=config.num_engines * config.engine.max_num_seqs,
         wandb=config.wandb.model_dump() if config.wandb else None,

@@ -45,7 +45,12 @@ def listed(run_dir: Path) -> list[dict[str, Any]]:
     meta = merge_series_meta([segment.meta for segment in manifest(run_dir / FOLDER / "series").segments])
     history = attempts(run_dir)
     environments = history[-1]["environments"] if history else []
-    return entries(meta["keys"], meta["sample_metrics"], environments)
+    found = entries(meta["keys"], meta["sample_metrics"], environments)
+    formula = history[-1]["config"].get("advantage_formula") if history else None
+    for entry in found:
+        if entry["key"] == "advantage" and formula:
+            entry["definition"] += f" In this run: {formula}."
+    return found
 
 
 def entries(

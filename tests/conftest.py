@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from app import local_ray
 from app.local_ray import LocalRay
@@ -13,6 +14,10 @@ from app.local_ray import LocalRay
 os.environ.update(local_ray.ENVIRONMENT | {"HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False"})
 os.environ["WANDB_MODE"] = "offline"
 os.environ.pop("RAY_ADDRESS", None)
+
+# A busy machine is no failure of a property.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # Deprecations inside other people's packages are theirs; everything else that warns fails a test.
 THIRD_PARTY = "accelerate|fastapi|gradio|gradio_client|httpx|pydantic|ray|starlette|torch|transformers|vllm|wandb"

@@ -199,6 +199,7 @@ class Writer:
             "probe/logprob_abs_max": 1e-5,
             "tokens/trained": trained,
             "tokens/padding": 3,
+            "metrics/unacknowledged": float(self.step == 2),
         }
         self.core.log_step(
             f"trainer/{self.attempt}", self.step, self.step, values, spans_table(self.spans(start)), self.started
@@ -271,6 +272,7 @@ class Writer:
             ("loss_computation", 0.05, 1),
             ("backward", 0.5, 1),
             ("optimizer", 0.08, None),
+            ("waiting_for_metrics", 0.004, None),
         ]
         for kind, length, microbatch in plan:
             took = length * (0.9 + 0.2 * self.rng.random())

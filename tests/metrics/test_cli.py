@@ -85,7 +85,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
 def test_every_table_is_exported_in_every_format(run, tmp_path, kind, table, capsys):
     target = tmp_path / f"out.{kind}"
     assert main(["export", str(run), f"--{kind}", "--table", table, "--output", str(target)]) == 0
-    counts = {"series": 10, "samples": 9 * 16, "evals": 12 * 2, "spans": 9 * 12}
+    counts = {"series": 10, "samples": 9 * 16, "evals": 12 * 2, "spans": 9 * 13}
     assert f"{counts[table]} rows of {table}" in capsys.readouterr().out
     assert target.stat().st_size > 0
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.advantage import formula
 from metrics import books, read, reader
 from metrics.recompute import recompute
 from metrics.schema import samples_table, spans_table
@@ -209,7 +210,7 @@ def test_only_the_asked_columns_come_back(run):
 def test_spans_of_some_steps(run):
     rows = read.spans(run, 3, 4)
     assert rows["step"].unique().sort().to_list() == [3, 4]
-    assert len(rows) == 2 * 12
+    assert len(rows) == 2 * 13
 
 
 def test_the_catalog_groups_a_distribution_and_knows_its_range(run):
@@ -241,6 +242,25 @@ def test_the_catalog_groups_a_distribution_and_knows_its_range(run):
     logged = set(read.series(run)["columns"])
     listed = {key for entry in found.values() for key in (entry["stats"].values() or [entry["key"]])}
     assert listed == logged
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "norm", "said"),
+    [
+        ("grpo", "group", "(r − mean) / (standard deviation + 0.0001) of the group"),
+        ("grpo", "batch", "a = r − mean of the group, then (a − mean) / (standard deviation + 0.0001) over the step"),
+        ("rloo", "none", "r − mean of the group's other rewards"),
+        ("dr_grpo", "none", "r − mean of the group"),
+    ],
+)
+def test_the_catalog_tells_the_formula_of_the_runs_advantages(tmp_path, algorithm, norm, said):
+    one = core(tmp_path, config={"advantage_formula": formula(algorithm, norm)})
+    one.log_samples("b", 1, samples_table(group([0.0, 1.0])))
+    one.log_step("trainer", 1, 1, {}, spans_table([]), 2)
+    one.close("finished")
+    found = {entry["key"]: entry["definition"] for entry in read.catalog(tmp_path)}
+    assert found["advantage"].endswith(f"In this run: {said}.")
+    assert "In this run" not in found["reward"]
 
 
 def test_runs_are_listed_newest_first_with_their_headlines(tmp_path):
