@@ -36,6 +36,8 @@ from metrics.segments import Meta, Segment, Table
 FOLDER = "metrics"
 ATTEMPTS, CHECKS, LOCK = "attempts.jsonl", "checks.jsonl", "lock"
 MIB = 2**20
+KEPT_STEPS = 256
+"""Steps of a merged segment whose bins are told apart: more than samples can run ahead of the trainer."""
 
 SERIES = pa.schema(
     [
@@ -74,7 +76,10 @@ def most(a: float | None, b: float | None) -> float | None:
 
 
 def merge_samples_meta(parts: list[Meta]) -> Meta:
-    """Per attempt and step the number of samples in each bin; per attempt the ranges of sample ids."""
+    """Per attempt and step the number of samples in each bin; per attempt the ranges of sample ids.
+
+    Steps that were logged long ago become one: only their sum is asked for, and memory stays bounded.
+    """
     bins: dict[str, dict[str, Counter[str]]] = {}
     ids: dict[str, list[list[int]]] = {}
     for part in parts:
@@ -84,8 +89,16 @@ def merge_samples_meta(parts: list[Meta]) -> Meta:
                 mine.setdefault(step, Counter()).update(counts)
         for attempt, ranges in part.get("ids", {}).items():
             ids.setdefault(attempt, []).extend(ranges)
-    plain = {attempt: {step: dict(counts) for step, counts in steps.items()} for attempt, steps in bins.items()}
+    plain = {attempt: summed(steps) for attempt, steps in bins.items()}
     return {"bins": plain, "ids": {attempt: Ids(ranges).as_list() for attempt, ranges in ids.items()}}
+
+
+def summed(bins: Mapping[str, Counter[str]]) -> dict[str, dict[str, int]]:
+    """The bins of the newest KEPT_STEPS steps each, those before them together, as if of the last of these."""
+    steps = sorted(bins, key=int)
+    old, new = steps[:-KEPT_STEPS], steps[-KEPT_STEPS:]
+    together = {old[-1]: sum((bins[step] for step in old), Counter())} if old else {}
+    return {step: dict(counts) for step, counts in (together | {step: bins[step] for step in new}).items()}
 
 
 def no_meta(parts: list[Meta]) -> Meta:

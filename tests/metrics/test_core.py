@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metrics import read
+from metrics import read, store
 from metrics.recompute import recompute
 from metrics.schema import BINS, samples_table, spans_table
 from tests.metrics.builders import core, group, sample, write_run
@@ -311,6 +311,24 @@ def test_memory_does_not_grow_with_the_run(tmp_path):
         sizes.append(sum(len(part) for part in held))
     assert max(sizes[60:]) == max(sizes[:60]) == 3
     assert all(len(level) < 16 for table in tables for level in table.open_levels.values())
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_the_bins_of_steps_long_ago_are_kept_as_their_sum(tmp_path, monkeypatch, lag):
+    monkeypatch.setattr(store, "KEPT_STEPS", 4)
+    sent = messages(35)
+    one = core(tmp_path, config={"max_async_rollout": lag})
+    for name, arguments in sent[:-2]:
+        getattr(one, name)(*arguments)
+    merged = [s for level, segments in one.store.samples.open_levels.items() if level for s in segments]
+    assert [len(segment.meta["bins"]["1"]) for segment in merged] == [5, 5]
+    one.store.lock.release()
+    one = core(tmp_path, config={"max_async_rollout": lag})
+    for name, arguments in sent[-2:]:
+        row = getattr(one, name)(*arguments)
+    one.close("finished")
+    assert (row["ledger/trained"], row["ledger/zero_advantage"], row["ledger/in_flight"]) == (106.0, 34.0, 0.0)
+    assert recompute(tmp_path).differences == []
 
 
 def test_a_closed_run_takes_no_more_rows(tmp_path):
