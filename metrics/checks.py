@@ -18,6 +18,8 @@ from metrics.verdict import Check, Facts, judged
 
 PROBE_LIMIT, PROBE_LIMIT_LOW_PRECISION = 1e-3, 0.25
 """Largest |Δ log p| between an engine and the trainer with the same weights: rounding. The run itself stops at it."""
+MOST_WAIT_S = 1.0
+"""A step may wait that long for its metrics however short it is."""
 STALE = (
     "looks like stale weights in the engine, a temperature that one side does not apply, or a different chat template"
 )
@@ -258,7 +260,7 @@ def metrics_keep_up(facts: Facts) -> Check | None:
     unstored = facts.values.get("metrics/unacknowledged", 0.0)
     message = f"the loop waited {waited:.3g} s of {total:.3g} s for the metrics actor; {unstored:.0f} messages waited"
     hint = "the metrics actor is slow: a busy head node, a slow disk under the run directory, or very large samples"
-    return judged("metrics_keep_up", facts, waited / total, 0.1, message, hint, level="warn")
+    return judged("metrics_keep_up", facts, waited, max(MOST_WAIT_S, 0.1 * total), message, hint, level="warn")
 
 
 @check

@@ -103,9 +103,14 @@ def segment_of(item: Any) -> Segment | None:
     """A line of a manifest; None for one that is no segment, or that points out of its folder."""
     try:
         segment = Segment(**item)
+        numbers = [segment.level, segment.first_row, segment.last_row, segment.bytes, *segment.attempts, *segment.steps]
+        shape = len(segment.attempts), len(segment.steps)
     except TypeError:
         return None
-    return segment if isinstance(segment.file, str) and Path(segment.file).name == segment.file else None
+    is_right = shape in ((2, 0), (2, 2)) and all(isinstance(number, int) for number in numbers)
+    is_here = isinstance(segment.file, str) and Path(segment.file).name == segment.file
+    maps = (segment.messages, segment.meta)
+    return segment if is_right and is_here and all(isinstance(one, dict) for one in maps) else None
 
 
 def read_manifest(folder: Path) -> Manifest:

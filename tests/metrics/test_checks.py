@@ -78,6 +78,14 @@ def test_stale_data_is_not_expected_to_have_a_ratio_of_one():
     assert result("on_policy_ratio", {"off_policy_steps_max": 1.0, "importance/mean": 1.4}) is None
 
 
+def test_a_short_step_may_wait_a_moment_for_its_metrics():
+    short = {"timing_step_total": 0.5, "timing_waiting_for_metrics_total": 0.4}
+    assert result("metrics_keep_up", short).ok
+    long = {"timing_step_total": 100.0, "timing_waiting_for_metrics_total": 9.0}
+    assert result("metrics_keep_up", long).ok
+    assert not result("metrics_keep_up", long | {"timing_waiting_for_metrics_total": 11.0}).ok
+
+
 def test_low_precision_gets_wider_thresholds():
     values = {"probe/logprob_abs_max": 0.1, "mismatch/logprob_abs_mean": 0.015} | FRESH
     assert result("probe", values, config=GRPO | {"dtype": "bfloat16"}).ok

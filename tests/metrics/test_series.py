@@ -212,7 +212,18 @@ def test_a_damaged_segment_does_not_make_a_reader_begin_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", [{"file": "../../secret.parquet"}, {"file": "/etc/passwd"}, {"file": 3}, {"strange": 1}]
+    "line",
+    [
+        {"file": "../../x.parquet"},
+        {"file": "/etc/passwd"},
+        {"file": 3},
+        {"strange": 1},
+        {"steps": [1]},
+        {"steps": None},
+        {"attempts": [1, "2"]},
+        {"last_row": "9"},
+        {"meta": []},
+    ],
 )
 def test_a_line_of_the_manifest_that_is_no_segment_of_its_folder_is_named(tmp_path, line):
     store = opened(tmp_path)
