@@ -9,11 +9,9 @@ from environments.base import RewardResult, Sample, Split, WorkedExample
 from environments.multi_turn import MultiTurnEnvironment, State
 from environments.tools import ToolEnvironment
 
-MOODS = ("raises", "hangs", "exits")
-
 
 class GoingOn(MultiTurnEnvironment):
-    """ "3+4=" is answered, then "+2=" is to be added. With `moods`, some problems are answered badly for some turns."""
+    """ "3+4=" is answered, then "+2=" is to be added. With `moods`, every third first turn is answered badly."""
 
     metrics_ranges: ClassVar = {"first": {"min": 0, "max": 1}, "second": {"min": 0, "max": 1}}
     max_turns = 2
@@ -21,6 +19,7 @@ class GoingOn(MultiTurnEnvironment):
     def __init__(self, moods: bool = False) -> None:
         super().__init__()
         self.moods = moods
+        self.first_turns = 0  # of this process
 
     def samples(self, split: Split) -> Sequence[Sample]:
         digits = [(a, b, c) for a in range(5) for b in range(5) for c in range(1, 5)]
@@ -28,8 +27,9 @@ class GoingOn(MultiTurnEnvironment):
         return [_sample(*three) for three in (chosen[:20] if split == "eval" else chosen[20:])]
 
     def env_response(self, messages, state: State) -> str | None:
-        if self.moods and len(state.completions) == 1 and sum(map(ord, messages[-1]["content"])) % 2:
-            _be(MOODS[state.sample.metadata["more"] % len(MOODS)])
+        self.first_turns += len(state.completions) == 1
+        if self.moods and len(state.completions) == 1 and self.first_turns % 3 == 0:
+            _be("raises" if self.first_turns % 2 else "hangs" if state.sample.metadata["more"] % 2 else "exits")
         state.data["heard"] = [*state.data.get("heard", []), messages[-1]["content"]]
         return f"+{state.sample.metadata['more']}=" if len(state.completions) == 1 else None
 
