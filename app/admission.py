@@ -3,10 +3,14 @@
 One number bounds everything. With `max_async_rollout` N, the groups of batch b may start once the trainer has done
 step b - N - 1. A discarded group gives its place back, so a fresh prompt takes it. A trainer restart opens a new
 epoch, and streams of an older epoch end by themselves.
+
+A group admitted after `version` steps is young enough for every batch up to version + max_off_policy_steps + 1. So
+that long completions are not overtaken until they are too old, batches wait for them in time (`stragglers: wait`).
 """
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -38,6 +42,8 @@ class Ticket:
 
     index: int
     groups: tuple[int, ...]
+    version: int  # steps that were done when it was made: no token of its groups is from older weights
+    admitted: int  # groups of the epoch up to here, its own included
 
 
 @dataclass
@@ -84,8 +90,16 @@ class Gate:
             return None
         groups = tuple(self._next_group() for _ in range(count))
         self.admitted += count
-        self.tickets.append(Ticket(index, groups))
+        self.tickets.append(Ticket(index, groups, self.done, self.admitted))
         return self.tickets[-1]
+
+    def admitted_since(self, version: int) -> list[int]:
+        """How many groups of the epoch were admitted while at most v steps were done, for v from `version` to now."""
+        return [self._admitted_until(v) for v in range(version, self.done + 1)]
+
+    def _admitted_until(self, version: int) -> int:
+        later = bisect_right(self.tickets, version, key=lambda ticket: ticket.version)
+        return self.tickets[later - 1].admitted if later else 0
 
     def _next_group(self) -> int:
         if self.again:
@@ -157,6 +171,9 @@ class Admission:
         async with self.changed:
             self.gate.give_back(epoch, count)
             self.changed.notify_all()
+
+    async def admitted_since(self, version: int) -> list[int]:
+        return self.gate.admitted_since(version)
 
     async def done_after(self, step: int, timeout_s: float = 30.0) -> int:
         """Long poll: the steps done, as soon as they are more than `step` or the time is up."""

@@ -62,14 +62,6 @@ def usable(reward: float | None) -> TypeGuard[float]:
     return reward is not None and abs(reward) < LARGEST  # false for nan
 
 
-def overlong_penalty(num_tokens: int, max_tokens: int, buffer: int, factor: float = 1.0) -> float:
-    """0 up to max_tokens - buffer, then linearly down to -factor. DAPO, arXiv 2503.14476, eq. 13."""
-    over = num_tokens - (max_tokens - buffer)
-    if over <= 0:
-        return 0.0
-    return -factor * over / buffer if over < buffer else -factor
-
-
 def _check(rewards: Sequence[float | None], groups: Sequence[int], algorithm: str, advantage_norm: str) -> None:
     if len(rewards) != len(groups):
         raise ValueError(f"got {len(rewards)} rewards and {len(groups)} group ids, wanted one id per reward")

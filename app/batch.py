@@ -4,8 +4,9 @@ Every sample that arrives leaves in exactly one bin. Pure: no Ray, no torch.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +14,12 @@ import pyarrow as pa
 from app.advantage import advantages, tied, usable
 from app.config import Config
 from app.conversation import NO_VERSION
-from app.packing import minibatches, pack, share
+from app.filters import RAW_REWARD, overlong_penalty, reason
+from app.packing import minibatches, pack, padding_share, rows, share
 from metrics.schema import SAMPLES, samples_table
 
 GROUP_RELATIVE_MINIMUM = 2
+PADDING_LIMIT = 0.1  # up to this share of padding, padded rows are preferred to packed sequences
 
 # One rank's share of a step, flat: `update_packs` cuts the packs into optimiser updates, `pack_sequences` the sequences
 # into packs, `sequence_tokens` the tokens into sequences. Prompt and completion ids follow each other in `token_ids`;
@@ -24,6 +27,7 @@ GROUP_RELATIVE_MINIMUM = 2
 SHARE = pa.schema(
     [
         ("step", pa.int64()),
+        ("padded", pa.bool_()),  # a pack is rows of one sequence each, padded on the right; else one row of all of them
         ("update_packs", pa.list_(pa.int32())),
         ("pack_sequences", pa.list_(pa.int32())),
         ("sequence_tokens", pa.list_(pa.int32())),
@@ -53,42 +57,59 @@ class Batch:
 class BatchBuilder:
     """Collects groups until a step is complete. `step` counts from 1; `ranks` is the number of trainer workers.
 
-    A discarded group is given back, and a fresh prompt takes its place, up to `max_discards_per_step` batches of them;
-    after that the batch gets smaller, so that a run in which nothing can be learnt still moves.
+    The oldest groups go first. A discarded group is given back, and a fresh prompt takes its place, up to
+    `max_discards_per_step` batches of them; after that the batch gets smaller, so that a run in which nothing can be
+    learnt still moves.
     """
 
     config: Config
     step: int
     ranks: int
-    kept: list[list[dict[str, Any]]] = field(default_factory=list)
+    vocab_size: int | None = None  # for the gibberish filter only
+    kept: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)  # with the version of its ticket
     discarded: list[list[dict[str, Any]]] = field(default_factory=list)
-    lost: int = 0
+    returned: int = 0  # groups of the step that fresh ones replace
+    lost: int = 0  # places that stay empty
+    settled: Counter[int] = field(default_factory=Counter)  # groups taken or discarded, by the version of their ticket
 
-    def add(self, samples: list[dict[str, Any]]) -> int:
-        """Takes a finished group; returns how many groups to give back (0 or 1).
+    def add(self, samples: list[dict[str, Any]], version: int = 0) -> int:
+        """Takes a finished group of a ticket of `version`; returns how many groups to give back (0 or 1).
 
-        Ask `complete` after every one: a step that is complete must be taken before the next group.
+        Ask `complete` after every one, and as long as it says yes.
         """
-        if self.complete():
-            raise RuntimeError(f"step {self.step} is complete and was not taken")
         self._judge(samples)
         if any(sample["outcome"] == "trained" for sample in samples):
-            self.kept.append(samples)
+            self.kept.append((version, samples))
             return 0
         self.discarded.append(samples)
-        given_back = len(self.discarded) - self.lost
-        if given_back <= self.config.max_discards_per_step * self.config.prompts_per_step:
+        self.settled[version] += 1
+        if self.returned < self.config.max_discards_per_step * self.config.prompts_per_step:
+            self.returned += 1
             return 1
         self.lost += 1
         return 0
 
-    def complete(self) -> bool:
-        return len(self.kept) + self.lost == self.config.prompts_per_step
+    def complete(self, admitted_since: Callable[[int], Sequence[int]] | None = None) -> bool:
+        """Whether the step can be taken.
+
+        admitted_since(version): how many groups have tickets of at most that version, of the next, and so on until the
+        newest. Given, a step is not taken while it would leave more of some age than later steps have places for.
+        """
+        size, oldest = self.config.prompts_per_step, self.step - 1 - self.config.max_off_policy_steps
+        if len(self.kept) + self.lost < size:
+            return False
+        if admitted_since is None:
+            return True
+        gone = self.settled + Counter(sorted(version for version, _ in self.kept)[:size])
+        return all(
+            admitted - sum(count for version, count in gone.items() if version <= oldest + later) <= later * size
+            for later, admitted in enumerate(admitted_since(oldest))
+        )
 
     def take(self) -> Batch:
         """The complete step; the builder goes on with the next one."""
-        self.kept.sort(key=lambda samples: samples[0]["group_id"])  # the order of arrival must not matter
-        trained = [s for samples in self.kept for s in samples if s["outcome"] == "trained"]
+        chosen = self._oldest()
+        trained = [s for samples in chosen for s in samples if s["outcome"] == "trained"]
         values = advantages(
             [s["reward"] for s in trained],
             [s["group_id"] for s in trained],
@@ -98,17 +119,39 @@ class BatchBuilder:
         for sample, value in zip(trained, values, strict=True):
             sample["advantage"] = value
             sample["temperature"] = self.config.temperature_of(sample["env"])
-        everything = [s for samples in (*self.kept, *self.discarded) for s in samples]
+        everything = [s for samples in (*chosen, *self.discarded) for s in samples]
         batch = Batch(self.step, _rows(everything, self.step), self._shares(trained, everything))
         self.step += 1
-        self.kept, self.discarded, self.lost = [], [], 0
+        self.discarded, self.returned = [], 0
+        self._forget()
         return batch
+
+    def _forget(self) -> None:
+        """Versions before the oldest that a step can still use are counted together."""
+        oldest, settled = self.step - 1 - self.config.max_off_policy_steps, Counter[int]()
+        for version, count in self.settled.items():
+            settled[max(version, oldest)] += count
+        self.settled = settled
+
+    def _oldest(self) -> list[list[dict[str, Any]]]:
+        """Takes out the groups of this step, in an order that does not depend on that of arrival."""
+        size = self.config.prompts_per_step
+        self.kept.sort(key=lambda entry: (entry[0], entry[1][0]["group_id"]))
+        self.settled.update(version for version, _ in self.kept[:size])
+        chosen, self.kept = [samples for _, samples in self.kept[:size]], self.kept[size:]
+        self.lost -= size - len(chosen)
+        for sample in (sample for samples in chosen for sample in samples):
+            sample["off_policy_steps"] = self._age(sample)  # it may have waited since it was judged
+            if sample["outcome"] == "trained" and sample["off_policy_steps"] > self.config.max_off_policy_steps:
+                raise RuntimeError(f"sample {sample['sample_id']} became too old while it waited for step {self.step}")
+        return sorted(chosen, key=lambda samples: samples[0]["group_id"])
 
     def _judge(self, samples: list[dict[str, Any]]) -> None:
         """Gives every sample of a group its outcome and reason."""
         for sample in samples:
             sample["advantage"] = None
             sample["off_policy_steps"] = self._age(sample)
+            self._penalise(sample)
             sample["outcome"], sample["outcome_reason"] = self._own_outcome(sample)
         alive = [s for s in samples if s["outcome"] == "trained"]
         needed = GROUP_RELATIVE_MINIMUM if len(samples) > 1 else 1
@@ -129,7 +172,24 @@ class BatchBuilder:
             return "error", f"reward {sample['reward']} cannot be averaged"
         if not sample["token_ids"]:
             return "filtered", "no token was sampled"
-        return "trained", None
+        why = self._filter_reason(sample)
+        return ("trained", None) if why is None else ("filtered", why)
+
+    def _filter_reason(self, sample: dict[str, Any]) -> str | None:
+        if not self.config.filters.judge:
+            return None
+        own = sampled(sample)
+        tokens = list(compress(sample["token_ids"], own))
+        logprobs = list(compress(sample["rollout_logprobs"], own))
+        return reason(self.config.filters, sample["finish"] == "length", tokens, logprobs, self.vocab_size)
+
+    def _penalise(self, sample: dict[str, Any]) -> None:
+        """A long completion loses reward before it is compared; the environment's own is kept as a sample metric."""
+        rule = self.config.filters.overlong_penalty
+        if rule is None or not usable(sample["reward"]):
+            return
+        sample["sample_metrics"] = dict(sample["sample_metrics"] or {}) | {RAW_REWARD: sample["reward"]}
+        sample["reward"] += overlong_penalty(sum(sampled(sample)), rule.max, rule.buffer, rule.factor)
 
     def _age(self, sample: dict[str, Any]) -> int | None:
         """Off-policy steps: the version being trained minus the oldest of the tokens that the policy sampled."""
@@ -138,16 +198,25 @@ class BatchBuilder:
 
     def _shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
         groups = sorted({s["group_id"] for s in everything})
-        common = {"step": self.step, "groups": groups, "samples_message": self.step}
+        padded = self._pads([_length(s) for s in trained])
+        common = {"step": self.step, "padded": padded, "groups": groups, "samples_message": self.step}
         parts = minibatches(len(trained), self.config.minibatches, f"{self.config.seed}/{self.step}")
-        updates = [self._packed([trained[i] for i in part]) for part in parts]
+        updates = [self._packed([trained[i] for i in part], padded) for part in parts]
         return [common | _flat([update[rank] for update in updates]) for rank in range(self.ranks)]
 
-    def _packed(self, samples: list[dict]) -> list[list[list[dict]]]:
+    def _pads(self, lengths: list[int]) -> bool:
+        """Whether the step's micro-batches are padded rows."""
+        return not self.config.packing or padding_share(rows(lengths, self.config.seq_len), lengths) <= PADDING_LIMIT
+
+    def _packed(self, samples: list[dict], padded: bool) -> list[list[list[dict]]]:
         """rank → pack → samples of one optimiser update."""
-        lengths = [len(s["prompt_ids"]) + len(s["token_ids"]) for s in samples]
-        packs = pack(lengths, self.config.seq_len) if self.config.packing else [[i] for i in range(len(samples))]
+        lengths = [_length(s) for s in samples]
+        packs = (rows if padded else pack)(lengths, self.config.seq_len)
         return [[[samples[i] for i in one] for one in own] for own in share(packs, lengths, self.ranks)]
+
+
+def _length(sample: dict[str, Any]) -> int:
+    return len(sample["prompt_ids"]) + len(sample["token_ids"])
 
 
 def _settle(samples: list[dict[str, Any]], outcome: str, reason: str) -> None:
@@ -162,7 +231,7 @@ def _flat(updates: list[list[list[dict[str, Any]]]]) -> dict[str, Any]:
     return {
         "update_packs": [len(update) for update in updates],
         "pack_sequences": [len(one) for one in packs],
-        "sequence_tokens": [len(s["prompt_ids"]) + len(s["token_ids"]) for s in sequences],
+        "sequence_tokens": [_length(s) for s in sequences],
         "sample_ids": [s["sample_id"] for s in sequences],
         "advantages": [s["advantage"] for s in sequences],
         "temperatures": [s["temperature"] for s in sequences],

@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from app.admission import Cursor
-from app.sealed import PLACE
+from app.sealed import PLACE, step_of, whole
 from app.trainer import Trainer
 
 
@@ -35,13 +35,16 @@ def write(folder: Path, trainer: Trainer, step: int) -> Path:
     return path
 
 
-def seal(path: Path, trainer: Trainer, place: Place, keep_last: int) -> None:
-    """Makes what was written a checkpoint, and removes older ones beyond `keep_last`.
+def seal(path: Path, trainer: Trainer, place: Place, keep_last: int, keep_every: int = 0) -> None:
+    """Makes what was written a checkpoint, and removes older ones beyond `keep_last` and not of a multiple of
+    `keep_every`.
 
     For one rank, after the step is logged: a resume would not make its numbers again.
     """
     _write_place(path / PLACE, trainer, place)
-    for old in sorted(file.parent for file in path.parent.glob(f"step_*/{PLACE}"))[:-keep_last]:
+    for old in whole(path.parent)[:-keep_last]:
+        if keep_every and step_of(old) % keep_every == 0:
+            continue
         (old / PLACE).unlink()  # first, so that a half-removed folder is not taken for a checkpoint
         shutil.rmtree(old)
 

@@ -9,18 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from app import config_checks, config_text
 from app.config_errors import ConfigError, Problem, Problems, check_finite, explain
+from app.config_section import Count, CountOrZero, Fraction, NotNegative, Positive, Seconds, Section
+from app.filters import FiltersConfig
 
 __all__ = [
     "Config",
@@ -28,6 +22,8 @@ __all__ = [
     "EngineConfig",
     "EnvironmentConfig",
     "EvalConfig",
+    "FiltersConfig",
+    "Section",
     "check_name",
     "dump",
     "from_dict",
@@ -60,13 +56,6 @@ SelfCheck = Literal[
     "store",
 ]
 
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-CountOrZero = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
 NAME_RULE = (
     "a name has 1 to 63 characters, each one of a-z, A-Z, 0-9, '.', '_' and '-', begins and ends with a "
     "letter or digit, and is not a device name (con, prn, aux, nul, com0-9, lpt0-9)"
@@ -97,17 +86,6 @@ def check_name(name: str) -> str:
     return name
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-        validate_default=True,
-    )
-
-
 class EnvironmentConfig(Section):
     name: str
     """A file in environments/, an entry point, an importable 'package.module:Class', or the path of a .py file."""
@@ -129,7 +107,7 @@ class EnvironmentConfig(Section):
     """Lowest reward this environment can give; sets chart ranges only."""
     reward_max: float | None = None
     """Highest reward this environment can give; sets chart ranges only."""
-    kwargs: dict[str, JsonValue] = {}
+    kwargs: dict[str, JsonValue] = Field({})
     """Arguments of the environment's constructor."""
     reward_timeout_s: Seconds = 10.0
     """Longest time of one reward, in seconds; then the sample is an error and the process is replaced."""
@@ -326,9 +304,10 @@ class Config(Section):
     """Optimiser updates per step, over shuffled parts of the batch."""
 
     packing: bool = True
-    """Put several samples in one sequence; attention does not cross them."""
+    """Put several samples of different lengths in one sequence; attention does not cross them. Samples of similar
+    lengths, and all when false, are padded rows."""
     seq_len: Count
-    """Tokens of one packed sequence; by default max_prompt_tokens + max_tokens."""
+    """Tokens of one micro-batch, padding included; by default max_prompt_tokens + max_tokens."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
@@ -336,10 +315,18 @@ class Config(Section):
     """Batches that sampling may run ahead of the trainer; 0 is strictly on-policy."""
     max_off_policy_steps: CountOrZero
     """Samples with an older token are never trained; by default max_async_rollout."""
+    stragglers: Literal["wait", "discard"] = "wait"
+    """wait: a step waits for completions that would be too old for the next one. discard: they are aborted and
+    replaced, so that no step waits, and short completions are favoured."""
+    weight_update: Literal["in_flight", "strict"] = "in_flight"
+    """in_flight: completions that are running go on with new weights. strict: they end first, so that none mixes
+    versions, and the engines stand idle meanwhile."""
     discard_group_zero_advantage: bool = True
     """Do not train groups whose rewards are all equal; fresh prompts replace them."""
     max_discards_per_step: CountOrZero = 4
     """Discarded groups replaced in a step, in multiples of prompts_per_step; then the batch gets smaller."""
+    filters: FiltersConfig = FiltersConfig()
+    """Completions that are left out of the loss, and a penalty on long ones."""
 
     num_workers: Count = 1
     """Trainer processes; the model is sharded over them (FSDP)."""
@@ -367,7 +354,9 @@ class Config(Section):
     checkpoint_every: CountOrZero = 0
     """Steps between checkpoints; 0 writes none."""
     keep_last: Count = 2
-    """Checkpoints kept on disk."""
+    """Newest checkpoints kept on disk."""
+    keep_every: CountOrZero = 0
+    """Also keep, for good, the checkpoints of steps that are multiples of this; 0 keeps none."""
     backend: str = "app.trainer:Trainer"
     """The trainer's class, 'package.module:Class'."""
     wandb: WandbConfig | None = None

@@ -15,7 +15,7 @@ WITHOUT_DEVIATION = ("rloo", "dr_grpo")
 
 def problems(config: "Config") -> list[Problem]:
     """Everything that is wrong with a config whose fields are each right."""
-    checks = (_ratios, _advantages, _algorithm_only, _support, _bounds, _lengths, _batch, _environments)
+    checks = (_ratios, _advantages, _algorithm_only, _support, _bounds, _lengths, _filters, _batch, _environments)
     return [problem for check in checks for problem in check(config)]
 
 
@@ -121,6 +121,22 @@ def _lengths(config: "Config") -> Iterator[Problem]:
                 f"got {size}, wanted at least max_prompt_tokens + max_tokens = {limits}; "
                 "raise it, lower a limit, or leave it out",
             )
+
+
+def _filters(config: "Config") -> Iterator[Problem]:
+    """Filters that could never apply."""
+    longest, rule, repetition = config.engine.max_model_len, config.filters.overlong_penalty, config.filters.repetition
+    if rule is not None and rule.buffer > rule.max:
+        yield Problem("filters.overlong_penalty.buffer", f"got {rule.buffer}, wanted at most max = {rule.max}")
+    elif rule is not None and rule.max - rule.buffer >= longest:
+        yield Problem(
+            "filters.overlong_penalty",
+            f"begins at max - buffer = {rule.max - rule.buffer} tokens; lower max: engine.max_model_len is {longest}",
+        )
+    if repetition is not None and repetition.window > longest:
+        yield Problem(
+            "filters.repetition.window", f"got {repetition.window}, wanted at most engine.max_model_len = {longest}"
+        )
 
 
 def _batch(config: "Config") -> Iterator[Problem]:

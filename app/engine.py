@@ -29,6 +29,8 @@ CPU_ENVIRONMENT = {
     "TORCH_COMPILE_DISABLE": "1",  # otherwise the first request with log-probabilities compiles for 10 s
 }
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
+PAUSE_MODES = {"in_flight": "keep", "strict": "wait"}
+"""Our `weight_update` → what vLLM does with running requests."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,14 @@ class PolicyEngine:
     clears_cache = True  # at each push: a prefix cache that outlives its weights answers with the old ones
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, model: str, engine_args: dict[str, Any], namespace: str
+        self, model: str, engine_args: dict[str, Any], namespace: str, weight_update: str = "in_flight"
     ) -> None:
         from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self.namespace = namespace
+        self.pause_mode: Any = PAUSE_MODES[weight_update]
         self.name = f"engine {serve.get_replica_context().replica_id.unique_id[:6]}"
         self.version = -1
         self.dying = False
@@ -81,8 +84,7 @@ class PolicyEngine:
                 logprobs_mode="processed_logprobs",  # after temperature: what the token was really sampled from
                 weight_transfer_config=WeightTransferConfig(backend=TRANSFER_BACKEND),
                 **engine_args,
-            ),
-            stat_loggers=[],
+            )
         )
         await self.catch_up()
 
@@ -112,8 +114,9 @@ class PolicyEngine:
     async def load_weights(self, refs: Sequence[ray.ObjectRef], version: int) -> tuple[float, float]:
         """Loads published buckets between two engine steps; returns the (start, end) monotonic seconds.
 
-        Running requests are kept: their key-value cache is recomputed, and their next tokens come from, and are
-        recorded as, the new version. The prefix cache is cleared, else old weights would go on answering.
+        in_flight: running requests are kept, their key-value cache is recomputed, and their next tokens come from, and
+        are recorded as, the new version. strict: they end first, with the old one; those that wait get the new one.
+        The prefix cache is cleared, else old weights would go on answering.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
@@ -122,7 +125,7 @@ class PolicyEngine:
             if version <= self.version:
                 return start, start
             buckets = await asyncio.gather(*[asyncio.to_thread(ray.get, ref) for ref in refs])
-            await self.engine.pause_generation(mode="keep", clear_cache=self.clears_cache)
+            await self.engine.pause_generation(mode=self.pause_mode, clear_cache=self.clears_cache)
             try:
                 await self.engine.start_weight_update()
                 for bucket in buckets:
@@ -272,7 +275,7 @@ def deploy(
     )
     try:
         return serve.run(
-            deployment.bind(str(model), engine_args(config, use_gpu), namespace),
+            deployment.bind(str(model), engine_args(config, use_gpu), namespace, config.weight_update),
             name=application_of(run_id),
             route_prefix=None,
             logging_config={"enable_access_log": False, "log_level": "WARNING"},
@@ -291,6 +294,7 @@ def engine_args(config: Config, use_gpu: bool) -> dict[str, Any]:
         "enforce_eager": engine.enforce_eager,
         "tensor_parallel_size": engine.tensor_parallel,
         "seed": config.seed,
+        "disable_log_stats": True,  # nobody reads them, and they are made at every token
     }
     if use_gpu:
         return common | {"gpu_memory_utilization": engine.gpu_memory_utilization}

@@ -55,6 +55,19 @@ def attention(device: torch.device) -> str:
     return "sdpa"
 
 
+def logits_at(
+    policy: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor, sources: torch.Tensor
+) -> torch.Tensor:
+    """(R, T) tokens, (N,) places in them → (N, V) logits. Only they pass through the output head."""
+
+    def chosen(head: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+        return (arguments[0].flatten(0, 1).index_select(0, sources),)
+
+    # No attention mask and no cache: anything else lets the packed samples see each other.
+    with policy.get_output_embeddings().register_forward_pre_hook(chosen):
+        return policy(input_ids=token_ids, position_ids=position_ids, use_cache=False).logits
+
+
 @torch.no_grad()
 def full_parameters(policy: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, whole tensor on the CPU in `dtype`) of every parameter; tied ones once.

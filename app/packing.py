@@ -24,6 +24,27 @@ def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
     return packs
 
 
+def rows(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
+    """Longest first: as many samples share a micro-batch as fit when each of them is padded to the longest.
+
+    No attention mask is needed: a token sees only what is before it, and padding comes after. A packed sequence needs
+    one, and without flash attention its cost grows with the square of seq_len.
+    """
+    packs: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if packs and (len(packs[-1]) + 1) * lengths[packs[-1][0]] <= seq_len:
+            packs[-1].append(i)
+        else:
+            packs.append([i])
+    return packs
+
+
+def padding_share(packs: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
+    """Padding tokens of padded rows, as a share of all their tokens."""
+    padded = sum(len(pack) * max(lengths[i] for i in pack) for pack in packs)
+    return 1 - sum(lengths[i] for pack in packs for i in pack) / padded if padded else 0.0
+
+
 def share(packs: Sequence[Sequence[int]], lengths: Sequence[int], world: int) -> list[list[list[int]]]:
     """Deal packs to ranks: every rank gets as many, with about as many tokens.
 

@@ -87,6 +87,13 @@ def tokenizer(path: str | Path) -> Any:
         raise BadPolicy(f"model {str(path)!r}: its tokenizer cannot be loaded: {error}") from error
 
 
+def vocabulary_size(path: str | Path) -> int:
+    """How many tokens the model tells apart."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config().vocab_size
+
+
 def _tokenizer_class(folder: Path) -> Any:
     """The generic class where the folder asks for it: a lookup would import torch, seconds in each process."""
     import transformers

@@ -96,6 +96,7 @@ def _row(ticket: dict[str, Any], samples: list[dict[str, Any]]) -> pa.Table:
         {
             "ticket": pa.array([ticket["ticket"]], pa.int64()),
             "epoch": pa.array([ticket["epoch"]], pa.int64()),
+            "version": pa.array([ticket["version"]], pa.int64()),
             "samples": pa.array([samples], pa.list_(SAMPLE)),
         }
     )

@@ -19,6 +19,7 @@ from ray.data.block import BlockMetadata
 from app import admission
 from app.batch import SHARE, Batch, BatchBuilder
 from app.config import Config, EnvironmentConfig
+from app.policy import vocabulary_size
 from app.prompts import PromptOrder, weight_at
 from app.rollout import GROUP, SAMPLE, Rollout
 from app.run_context import RunContext, answer
@@ -27,6 +28,7 @@ from environments.loader import load
 from environments.pool import EnvironmentPool
 
 METRICS_TIMEOUT_S = 60
+GATE_TIMEOUT_S = 60
 EMPTY_STEPS_LIMIT = 3
 STAGE_CPUS = 0.01
 POLL_S = 0.02
@@ -109,6 +111,7 @@ def _ticket_row(epoch: int, ticket: admission.Ticket, prompts: Prompts) -> pa.Ta
         {
             "ticket": pa.array([ticket.index], pa.int64()),
             "epoch": pa.array([epoch], pa.int64()),
+            "version": pa.array([ticket.version], pa.int64()),
             "groups": pa.array([[prompts.at(group) for group in ticket.groups]], pa.list_(GROUP)),
         }
     )
@@ -176,11 +179,13 @@ class Batcher:
             self._begin()
         assert self.builder is not None
         shares: list[dict[str, Any]] = []
+        version = batch["version"][0].as_py()
+        awaited = self._admitted_since if self.config.stragglers == "wait" else None
         for samples in _groups(batch["samples"][0].as_py()):
-            if given_back := self.builder.add(samples):
+            if given_back := self.builder.add(samples, version):
                 self.gate.give_back.remote(self.epoch, given_back)
             # After each group, not after each ticket: the next group belongs to the next step.
-            if self.builder.complete():
+            while self.builder.complete(awaited):
                 shares += self._close(self.builder.take())
         return pa.Table.from_pylist(shares, schema=SHARE)
 
@@ -188,7 +193,11 @@ class Batcher:
         self.epoch, done = ray.get(self.gate.join.remote())
         if not ray.get(self.gate.register_batcher.remote(self.epoch)):
             raise RuntimeError("the batcher was restarted: the groups in its memory are lost, so the epoch ends")
-        self.builder = BatchBuilder(self.config, done + 1, self.config.num_workers)
+        vocab_size = vocabulary_size(self.context.model) if self.config.filters.gibberish else None
+        self.builder = BatchBuilder(self.config, done + 1, self.config.num_workers, vocab_size)
+
+    def _admitted_since(self, version: int) -> list[int]:
+        return answer(self.gate.admitted_since.remote(version), GATE_TIMEOUT_S, "the admission actor")
 
     def _close(self, batch: Batch) -> list[dict[str, Any]]:
         """A complete step: its rows go to the metrics actor, its shares to the ranks."""

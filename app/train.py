@@ -38,7 +38,7 @@ from app.evaluate import ACTOR_NAME as EVALUATOR
 from app.evaluate import Evaluator
 from app.run_context import RunContext, answer
 from app.run_dir import RunDir, RunError, application_of, create_for
-from app.sealed import newest
+from app.sealed import newest, step_of
 from app.stall import watchdog
 from app.weights import STORE_NAME, WeightStore
 from environments.loader import load as load_environment
@@ -137,7 +137,7 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
         name="metrics",
         namespace=context.namespace,
         attempt=context.attempt,
-        resume_step=int(checkpoint.name.removeprefix("step_")) if checkpoint else 0,
+        resume_step=step_of(checkpoint) if checkpoint else 0,
         config=config.model_dump()
         | {"dtype": dtype_name(config, use_gpu), "advantage_formula": formula(config.algorithm, config.advantage_norm)},
         environments=_environment_ranges(config),

@@ -127,7 +127,8 @@ class Worker:
         if written is None or self.rank != 0:
             return
         self.stored()
-        checkpoint.seal(written, self.trainer, Place(batch.step, self.cursor), self.config.keep_last)
+        config = self.config
+        checkpoint.seal(written, self.trainer, Place(batch.step, self.cursor), config.keep_last, config.keep_every)
 
     def log(self, batch: TrainerData, values: dict[str, float]) -> None:
         """Closes the step and sends it."""

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from app.config import Config
 from app.engine import dtype_name
-from app.fsdp import build_policy, full_parameters, gradient_norm
+from app.fsdp import build_policy, full_parameters, gradient_norm, logits_at
 from app.logprobs import entropies, scaled_logits, target_logprobs
 from app.loss import count, needs_prox_pass, needs_reference, policy_loss, total
 from app.reduce import Sums
@@ -87,7 +87,7 @@ class Trainer:
         """The policy's log-probabilities of the tokens after the first `num_prompt`. A collective."""
         ids = torch.tensor(token_ids, device=self.device)
         places = torch.arange(len(token_ids), device=self.device)
-        logits = self._logits(self.policy, ids[None], places[None], places[num_prompt - 1 : -1])
+        logits = logits_at(self.policy, ids[None], places[None], places[num_prompt - 1 : -1])
         scaled = scaled_logits(logits, self.config.temperature)
         return target_logprobs(scaled, ids[num_prompt:]).tolist()
 
@@ -166,14 +166,14 @@ class Trainer:
             )
 
     def _forward(
-        self, policy: torch.nn.Module, pack: Pack, number: int, kind: str
+        self, policy: PreTrainedModel, pack: Pack, number: int, kind: str
     ) -> tuple[Tensor, Tensor, Tensor | float]:
         """((N,) log-probabilities of the targets, (N, V) scaled logits, link).
 
         link is 0 and ties a dummy pack to the graph: every rank must take part in the backward pass.
         """
         with self._measure(kind, pack, number):
-            logits = self._logits(policy, pack.token_ids, pack.position_ids, pack.sources)
+            logits = logits_at(policy, pack.token_ids, pack.position_ids, pack.sources)
             scaled = scaled_logits(logits[: pack.targets.numel()], pack.temperatures)
             return target_logprobs(scaled, pack.targets), scaled, 0.0 if pack.targets.numel() else logits.sum() * 0.0
 
@@ -182,11 +182,6 @@ class Trainer:
         if self.reference is None:
             return None
         return self._forward(self.reference, pack, number, "compute_kl")[0]
-
-    def _logits(self, policy: torch.nn.Module, token_ids: Tensor, position_ids: Tensor, sources: Tensor) -> Tensor:
-        # No attention mask and no cache: anything else lets the packed samples see each other.
-        output = policy(input_ids=token_ids, position_ids=position_ids, use_cache=False, logits_to_keep=sources)
-        return output.logits[0]
 
     def _denominators(self, packs: list[Pack], prox: list[Tensor | None], data: TrainerData) -> Denominators:
         """Counts over all ranks: what the sums of the update are divided by, once."""

@@ -11,11 +11,13 @@ import torch
 
 @dataclass(frozen=True)
 class Pack:
-    """One micro-batch: T tokens of S samples in one sequence, N of them trained.
+    """One micro-batch: R rows of T tokens, N of them trained.
 
-    token_ids, position_ids: (1, T), positions restart at 0 with each sample, which is all that keeps samples apart.
-    sources: (N,) places whose logits predict a trained token; targets: (N,) those tokens; the others are (N,) too.
-    sequences: which sample of the rank's share a token belongs to. A dummy pack has N = 0, one token and one source.
+    A row is one sample and padding after it, or R is 1 and samples follow each other. token_ids, position_ids: (R, T);
+    positions restart at 0 with each sample, which is all that keeps samples of one row apart.
+    sources: (N,) places in the R x T tokens whose logits predict a trained token; targets: (N,) those tokens; the
+    others are (N,) too. sequences: which sample of the rank's share a token belongs to.
+    A dummy pack has N = 0, one token and one source.
     """
 
     token_ids: torch.Tensor
@@ -64,7 +66,8 @@ def read_share(table: pa.Table) -> TrainerData:
     """A row of `batch.SHARE` → packs on the CPU."""
     row = {name: table.column(name)[0] for name in table.column_names}
     flat = {name: _array(row[name]) for name in FLAT}
-    packs = iter([_pack(flat, *bounds) for bounds in _bounds(row)])
+    padded = row["padded"].as_py()
+    packs = iter([_pack(flat, *bounds, padded) for bounds in _bounds(row)])
     updates = [[next(packs) for _ in range(count)] for count in row["update_packs"].as_py()]
     return TrainerData(
         step=row["step"].as_py(),
@@ -90,28 +93,29 @@ def _bounds(row: dict[str, Any]) -> Iterator[tuple[int, int]]:
         start += count
 
 
-def _pack(flat: dict[str, np.ndarray], first: int, last: int) -> Pack:
+def _pack(flat: dict[str, np.ndarray], first: int, last: int, padded: bool) -> Pack:
     if first == last:
         return _dummy()
     lengths = flat["sequence_tokens"][first:last].astype(np.int64)
-    offset = int(flat["sequence_tokens"][:first].sum())
-    tokens = slice(offset, offset + int(lengths.sum()))
+    offset, total = int(flat["sequence_tokens"][:first].sum()), int(lengths.sum())
+    tokens = slice(offset, offset + total)
     sequences = np.repeat(np.arange(first, last), lengths)
-    positions = np.concatenate([np.arange(length) for length in lengths])
+    positions = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
     where = np.flatnonzero(flat["trained"][tokens])
     if (positions[where] == 0).any():
         raise ValueError("a sample begins with a trained token: there is no logit that predicts it")
-    ids = torch.from_numpy(flat["token_ids"][tokens].astype(np.int64))
+    ids = flat["token_ids"][tokens].astype(np.int64)
+    places, token_ids, position_ids = _laid_out(ids, lengths, positions, padded)
     return Pack(
-        token_ids=ids[None],
-        position_ids=torch.from_numpy(positions)[None],
-        sources=torch.from_numpy(where - 1),
-        targets=ids[torch.from_numpy(where)],
+        token_ids=torch.from_numpy(token_ids),
+        position_ids=torch.from_numpy(position_ids),
+        sources=torch.from_numpy(places[where] - 1),
+        targets=torch.from_numpy(ids[where]),
         advantages=torch.from_numpy(flat["advantages"][sequences[where]].astype(np.float32)),
         rollout_logprobs=torch.from_numpy(flat["rollout_logprobs"][tokens][where].astype(np.float32)),
         versions=torch.from_numpy(flat["versions"][tokens][where].astype(np.int64)),
         sequences=torch.from_numpy(sequences[where]),
-        padding_tokens=0,
+        padding_tokens=token_ids.size - total,
         temperatures=_temperatures(flat["temperatures"][first:last], flat["temperatures"][sequences[where]]),
     )
 
@@ -120,6 +124,19 @@ def _temperatures(of_sequences: np.ndarray, of_tokens: np.ndarray) -> float | to
     if (of_sequences == of_sequences[0]).all():
         return float(of_sequences[0])
     return torch.from_numpy(of_tokens.astype(np.float32))[:, None]
+
+
+def _laid_out(
+    ids: np.ndarray, lengths: np.ndarray, positions: np.ndarray, padded: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(place of each token in the R x T ones, (R, T) token ids, (R, T) positions)."""
+    if not padded:
+        return np.arange(len(ids)), ids[None], positions[None]
+    width = int(lengths.max())
+    places = np.repeat(np.arange(len(lengths)) * width, lengths) + positions
+    token_ids = np.zeros((len(lengths), width), dtype=np.int64)
+    token_ids.flat[places] = ids
+    return places, token_ids, np.tile(np.arange(width), (len(lengths), 1))
 
 
 def _dummy() -> Pack:

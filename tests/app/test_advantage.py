@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.advantage import ALGORITHMS, advantages, overlong_penalty, tied
+from app.advantage import ALGORITHMS, advantages, tied
 
 # The same cases every time, and a busy machine is no failure.
 PROPERTY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -150,15 +150,6 @@ def test_adding_a_constant_to_a_group_changes_no_advantage(rewards, kind, consta
 )
 def test_tied(rewards, expected):
     assert tied(rewards) is expected
-
-
-@pytest.mark.parametrize(("num_tokens", "expected"), [(0, 0.0), (800, 0.0), (900, -0.5), (1000, -1.0), (1400, -1.0)])
-def test_overlong_penalty(num_tokens, expected):
-    assert overlong_penalty(num_tokens, max_tokens=1000, buffer=200, factor=1.0) == expected
-
-
-def test_overlong_penalty_without_a_buffer_is_a_step():
-    assert [overlong_penalty(n, 1000, 0, 2.0) for n in (1000, 1001)] == [0.0, -2.0]
 
 
 @pytest.mark.parametrize(

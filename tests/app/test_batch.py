@@ -56,7 +56,7 @@ def test_staleness_is_tested_before_zero_advantage():
 def test_off_policy_steps_count_from_the_oldest_token():
     one = builder(step=5, max_async_rollout=2)
     one.add(group(0, [1, 0, 0, 0], versions=[3, 4, 4]))
-    assert one.kept[0][0]["off_policy_steps"] == 1
+    assert one.kept[0][1][0]["off_policy_steps"] == 1
 
 
 def test_an_error_leaves_the_mean_and_its_group_goes_on():
@@ -95,7 +95,7 @@ def test_a_completion_without_tokens_is_filtered_and_the_others_are_trained():
     samples = group(0, [1, 0, 0, 1])
     samples[3] |= {"token_ids": [], "rollout_logprobs": [], "versions": []}
     one.add(samples)
-    assert [s["outcome"] for s in one.kept[0]] == ["trained"] * 3 + ["filtered"]
+    assert [s["outcome"] for s in one.kept[0][1]] == ["trained"] * 3 + ["filtered"]
 
 
 def test_discards_beyond_the_cap_are_not_replaced_and_the_batch_gets_smaller():
@@ -133,7 +133,7 @@ def test_every_sample_is_in_exactly_one_bin_of_one_step():
         one.add(group(g, [1, 0, 0, 0] if g % 3 else [0, 0, 0, 0]))
         if one.complete():
             seen += outcomes(one.take())
-    waiting = [sample["sample_id"] for samples in (*one.kept, *one.discarded) for sample in samples]
+    waiting = [sample["sample_id"] for samples in (*(s for _, s in one.kept), *one.discarded) for sample in samples]
     assert sorted(seen + waiting) == list(range(160))
 
 

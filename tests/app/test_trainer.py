@@ -18,6 +18,9 @@ ONE_WORKER: dict[str, dict[str, Any]] = {
     "plain": {},
     "no packing": {"packing": False},
     "small packs": {"seq_len": 32},
+    "recomputed": {"gradient_checkpointing": True},
+    "half": {"dtype": "bfloat16"},
+    "frozen": {"freeze": "layers.0"},
     "nonfinite": {"nonfinite_step": 1, "lr_schedule": "linear"},
     "restarted": {"restart_after": 2},
     "resumed": {"restore": True},
@@ -25,6 +28,7 @@ ONE_WORKER: dict[str, dict[str, Any]] = {
 TWO_WORKERS: dict[str, dict[str, Any]] = {
     "plain": {"save": True},
     "no packing": {"packing": False},
+    "frozen": {"freeze": "layers.0"},
     "reference": {"kl_penalty_tau": 0.1, "kl_reference": "initial"},
     "empty": {"empty_step": 2},
     "minibatches": {"minibatches": 2, "use_ppo_clip": True},
@@ -97,6 +101,31 @@ def test_two_workers_give_the_loss_and_gradient_of_one(one, two, case):
 @pytest.mark.parametrize("case", ["no packing", "small packs"])
 def test_packing_does_not_change_loss_or_gradient(one, case):
     assert_same(one[case], one["plain"])
+
+
+def test_without_packing_rows_are_padded(one):
+    assert one["plain"][0]["tokens/padding"] == 0
+    assert 0 < one["no packing"][0]["tokens/padding"] < one["no packing"][0]["tokens/trained"]
+
+
+def test_recomputed_activations_change_nothing(one):
+    assert_same(one["recomputed"], one["plain"])
+
+
+def test_bfloat16_computes_close_by_and_keeps_float32_master_weights(one):
+    half, plain = one["half"], one["plain"]
+    assert [step["loss/policy"] for step in half] != [step["loss/policy"] for step in plain]
+    for key in ("entropy", "grad_norm", "loss/policy"):
+        assert [step[key] for step in half] == pytest.approx([step[key] for step in plain], rel=0.05, abs=0.02), key
+    assert half[-1]["master"] == "torch.float32"
+
+
+def test_frozen_parameters_stay_and_the_others_move(one, two):
+    """Tied embeddings included: the head that they are is trained."""
+    for steps in (one["frozen"], two["frozen"]):
+        assert steps[-1]["moved"] == ["embed_tokens", "layers.1", "norm"]
+    assert_same(two["frozen"], one["frozen"])
+    assert one["frozen"][0]["grad_norm"] < one["plain"][0]["grad_norm"]
 
 
 def test_the_policy_learns_what_has_a_positive_advantage(one):

@@ -35,9 +35,9 @@ def test_tokens_of_the_environment_are_read_and_never_trained():
     assert pack.targets[of_one].tolist() == [11, 12, 13]
     assert pack.rollout_logprobs[of_one].tolist() == [-1.0, -2.0, -3.0]
     assert pack.versions.unique().tolist() == [0]
-    assert pack.token_ids.shape == (1, 4 * (3 + len(TOKENS)))
+    assert pack.token_ids.shape == (4, 3 + len(TOKENS))
     # The logits that predict the last token are those of the environment's last.
-    assert pack.token_ids[0, pack.sources[of_one]].tolist() == [5, 11, 23]
+    assert pack.token_ids.flatten()[pack.sources[of_one]].tolist() == [5, 11, 23]
 
 
 def test_a_log_probability_that_the_engine_could_not_give_is_not_a_number_and_its_token_is_trained():

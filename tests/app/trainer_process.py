@@ -19,6 +19,8 @@ from app.trainer_data import read_share
 from tests.app.tiny import group, tiny_config
 
 STEPS = 3
+PROBE = [1, 5, 9, 20, 7, 30, 3]
+"""Token ids whose log-probabilities after the last step are part of the values of a case that saves."""
 
 
 def batch(config: Config, step: int, empty: bool, nonfinite: bool) -> Any:
@@ -39,22 +41,35 @@ def _group(group_id: int, rewards: list[float], step: int) -> list[dict[str, Any
     return samples
 
 
-def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, float]]:
+def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Trains three steps as the case says. Options that are not the trainer's own are taken out first."""
-    names = ("empty_step", "nonfinite_step", "restart_after", "save", "restore")
-    empty, nonfinite, restart, save, restore = (case.pop(name, None) for name in names)
+    names = ("empty_step", "nonfinite_step", "restart_after", "save", "restore", "freeze")
+    empty, nonfinite, restart, save, restore, frozen = (case.pop(name, None) for name in names)
     config = tiny_config(**case, **({"max_discards_per_step": 0} if empty else {}))
     trainer = Trainer(config, str(folder / "model"), torch.device("cpu"))
     if restore:
         assert checkpoint.restore(sealed.newest(folder), trainer).step == STEPS
-    values = []
+    for name, parameter in trainer.policy.named_parameters():
+        parameter.requires_grad_(frozen is None or frozen not in name)
+    before = {name: value.clone() for name, value in trainer.full_parameters()}
+    values: list[dict[str, Any]] = []
     for step in range(1, STEPS + 1):
         values.append(trainer.train_step(batch(config, step, step == empty, step == nonfinite)))
         if step == restart:
             trainer = restarted(config, folder / "model", trainer, step)
     if save:
         save_checkpoint(folder, trainer, STEPS)
+        values[-1]["probe"] = trainer.logprobs(PROBE, 1)
+    values[-1]["moved"] = moved(before, trainer)
+    values[-1]["master"] = str(next(trainer.policy.parameters()).dtype)
     return values
+
+
+def moved(before: dict[str, torch.Tensor], trainer: Trainer) -> list[str]:
+    """The parts of the model (embed_tokens, layers.0, ...) of which a parameter has changed."""
+    changed = [name for name, value in trainer.full_parameters() if not torch.equal(value, before[name])]
+    parts = [name.removeprefix("model.").split(".") for name in changed]
+    return sorted({".".join(part[:2] if part[0] == "layers" else part[:1]) for part in parts})
 
 
 def save_checkpoint(folder: Path, trainer: Trainer, step: int) -> None:
