@@ -1,27 +1,33 @@
-"""What a step costs: CPU seconds of ALL processes of a run, and wall seconds, with the parts of the step beside them.
+"""What a step costs: CPU seconds of ALL processes of a run, and wall seconds, beside the two halves done alone.
 
     python -m bench.loop [--steps 20] [key=value …]
 
-The load: 16 prompts × 8 completions of up to 64 tokens, the embedded 3M model in float32, one trainer process with one
-thread. For this load TRL 1.16's GRPOTrainer took 4.15 CPU seconds a step on two cores of this kind.
+(a) vLLM alone on the step's requests, (b) a plain model's forward, backward and optimiser on its tokens, (c) the whole
+system; what a push of the weights moves a second, beside a copy in memory. The load: 16 prompts × 8 completions of up
+to 64 tokens, the embedded 3M model in float32, one trainer process with one thread, sampling and training in turn.
 """
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
+import numpy as np
 
 from app import local_ray
-from app.config import from_dict
+from app.config import from_dict, load
 from app.jobs import Jobs, Run
+from app.policy import prepare
+from app.run_dir import FINAL
+from bench.family import Family
 
-REFERENCE_CPU_S = 4.15
 WARM_UP_STEPS = 5
 CONFIG: dict[str, Any] = {
     "name": "bench-loop",
@@ -32,74 +38,111 @@ CONFIG: dict[str, Any] = {
     "groups_per_ticket": 4,
     "max_prompt_tokens": 24,
     "max_tokens": 64,
-    "seq_len": 512,
+    "seq_len": 2048,
     "learning_rate": 3e-4,
-    "max_async_rollout": 1,
+    "max_async_rollout": 0,
     "discard_group_zero_advantage": False,
 }
 
 
 @dataclass
 class Reading:
-    """The family's CPU time when a step was first seen done."""
+    """CPU seconds of the cluster's processes when a step was first seen done."""
 
     step: int
     wall_s: float
     cpu_s: float
+    by_name: dict[str, float]
 
 
-class Family:
-    """CPU time of this process and everything below it, of processes that ended meanwhile too."""
+@dataclass
+class Cost:
+    """CPU and wall seconds a step, over the steps after the warm-up."""
 
-    def __init__(self) -> None:
-        self.seen: dict[tuple[int, float], float] = {}
-
-    def cpu_s(self) -> float:
-        me = psutil.Process()
-        for process in [me, *me.children(recursive=True)]:
-            try:
-                times = process.cpu_times()
-                self.seen[process.pid, process.create_time()] = times.user + times.system
-            except psutil.NoSuchProcess:
-                continue
-        return sum(self.seen.values())
+    cpu_s: float
+    wall_s: float
 
 
 def measure(steps: int, overrides: list[str]) -> tuple[list[Reading], Run]:
-    """Runs the load and reads the family's CPU time at every step."""
+    """Runs the load and reads the cluster's CPU time as steps are done. Whoever looks is not counted."""
     config = from_dict(CONFIG | {"steps": steps}, overrides)
     os.environ.update(local_ray.ENVIRONMENT)
-    family, readings = Family(), []
+    family, readings = Family(with_me=False), []
     with local_ray.local_ray(num_cpus=2) as cluster:
         run = Jobs(cluster.dashboard_url, tempfile.mkdtemp(prefix="bench-loop-")).submit(config)
-        while not run.status().final:
-            cpu_s, done = family.cpu_s(), run.metrics()["last_step"] or 0
+        while run.record()["state"] not in FINAL:  # what the driver writes: asking Ray would cost the cluster time
+            done = last_step(run)
             if done > (readings[-1].step if readings else 0):
-                readings.append(Reading(done, time.monotonic(), cpu_s))
-            threading.Event().wait(0.2)
+                readings.append(Reading(done, time.monotonic(), family.cpu_s(), family.by_name()))
+            time.sleep(0.5)
         if run.status() != "finished":
             raise RuntimeError(f"{run.status().reason}\n{run.logs(tail=30)}")
     return readings, run
 
 
-def report(readings: list[Reading], run: Run) -> str:
-    """Per step after the warm-up."""
+def last_step(run: Run) -> int:
+    return run.metrics(keys=["grad_norm"])["last_step"] or 0
+
+
+def whole(readings: list[Reading]) -> Cost:
+    """(c): what the whole system took."""
     first = next(reading for reading in readings if reading.step >= WARM_UP_STEPS)
     last = readings[-1]
     steps = last.step - first.step
-    cpu_s, wall_s = (last.cpu_s - first.cpu_s) / steps, (last.wall_s - first.wall_s) / steps
+    return Cost((last.cpu_s - first.cpu_s) / steps, (last.wall_s - first.wall_s) / steps)
+
+
+def alone(part: str, run: Run) -> Cost:
+    """(a) or (b): a half of the steps after the warm-up, in a process of its own."""
+    command = [sys.executable, "-m", "bench.alone", part, str(run.directory.path), "--first", str(WARM_UP_STEPS + 1)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    steps = json.loads(done.stdout.splitlines()[-1]).values()
+    return Cost(*(sum(column) / len(steps) for column in zip(*steps, strict=True)))
+
+
+def push_rates(run: Run) -> tuple[float, float]:
+    """Bytes a second of a weight push (gathered, published, loaded), and of a copy of as many bytes."""
+    config = load(run.directory.config_path)
+    folder = Path(prepare(config.model, list(config.environments), config.seed))
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     series = run.metrics()["columns"]
+    parts = [series[f"timing_weight_sync_{side}_total"][WARM_UP_STEPS:] for side in ("trainer", "inference")]
+    seconds = median(sum(step) for step in zip(*parts, strict=True))
+    source = np.ones(size, dtype=np.uint8)
+    start_s = time.perf_counter()
+    for _ in range(20):
+        source.copy()
+    return size / seconds, 20 * size / (time.perf_counter() - start_s)
+
+
+def report(readings: list[Reading], run: Run) -> str:
+    """The table."""
+    costs = {"a": alone("engine", run), "b": alone("torch", run), "c": whole(readings)}
+    words = {"a": "vLLM alone", "b": "plain torch", "c": "whole system"}
     lines = [
-        f"steps {first.step + 1} to {last.step}, load {os.getloadavg()[0]:.1f}",
-        f"CPU s a step, all processes   {cpu_s:6.2f}   ({cpu_s / REFERENCE_CPU_S:.2f} of TRL's {REFERENCE_CPU_S})",
-        f"wall s a step                 {wall_s:6.2f}",
-        f"first step after              {series['timing_step_total'][0] or 0:6.1f} s of loop",
+        f"steps {WARM_UP_STEPS + 1} to {readings[-1].step}, load {os.getloadavg()[0]:.1f}; CPU s and wall s a step"
     ]
+    lines += [f"({key}) {words[key]:<14} {cost.cpu_s:7.2f} {cost.wall_s:7.2f}" for key, cost in costs.items()]
+    a, b, c = costs.values()
+    lines.append(f"(c) / (a + b)      {c.cpu_s / (a.cpu_s + b.cpu_s):7.2f} {c.wall_s / (a.wall_s + b.wall_s):7.2f}")
+    lines += by_process(readings)
+    push, copy = push_rates(run)
+    lines.append(f"weight push        {push / 1e6:7.0f} MB/s, copy in memory {copy / 1e6:.0f} MB/s ({push / copy:.3f})")
+    series = run.metrics()["columns"]
     for key in sorted(key for key in series if key.startswith("timing_") and key.endswith("_total")):
         values = [value for value in series[key][WARM_UP_STEPS:] if value is not None]
         if values:
             lines.append(f"  {key:<38} median {median(values):7.3f} s")
     return "\n".join(lines)
+
+
+def by_process(readings: list[Reading]) -> list[str]:
+    """The processes of the cluster that took the most, by what they call themselves."""
+    first = next(reading for reading in readings if reading.step >= WARM_UP_STEPS)
+    last, steps = readings[-1], readings[-1].step - first.step
+    spent = {name: (cpu_s - first.by_name.get(name, 0.0)) / steps for name, cpu_s in last.by_name.items()}
+    largest = sorted(spent.items(), key=lambda item: -item[1])
+    return [f"  {cpu_s:7.3f} CPU s a step: {name[-90:]}" for name, cpu_s in largest if cpu_s > 0.02]
 
 
 def main() -> None:
