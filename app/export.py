@@ -59,7 +59,7 @@ def chosen(run: RunDir, step: int | None) -> Path:
 def load_weights(path: Path, model: torch.nn.Module) -> None:
     """Loads a checkpoint's weights into a whole model, in one process, whatever number of ranks wrote it."""
     weights = get_model_state_dict(model)
-    dcp.load({"model": weights}, checkpoint_id=path)
+    dcp.load({"model": weights}, checkpoint_id=path, no_dist=True)
     set_model_state_dict(model, weights)
 
 
