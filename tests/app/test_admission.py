@@ -60,3 +60,13 @@ def test_a_new_epoch_draws_the_groups_that_were_in_flight_again_before_fresh_one
 
 def test_the_cursor_forgets_what_has_been_consumed():
     assert Cursor(5, (3,)).advanced([3, 5]) == Cursor(6, ())
+
+
+def test_the_gate_knows_how_many_groups_were_admitted_up_to_each_version():
+    one = gate(max_async=1)
+    admitted(one)
+    assert [ticket.version for ticket in one.tickets] == [0] * 8
+    one.done = 2
+    admitted(one)
+    assert one.admitted_since(-1) == [0, 8, 8, 16]
+    assert one.admitted_since(2) == [16]

@@ -165,3 +165,29 @@ def test_two_updates_split_the_batch_by_seed():
     assert len(first["update_packs"]) == 2
     assert first == again
     assert first["sample_ids"] != other["sample_ids"]
+
+
+def test_a_step_waits_for_a_group_that_would_be_too_old_for_the_next_one():
+    """One batch ahead: eight groups have started with version 0 and must be in steps 1 and 2, four each."""
+    one = builder(max_async_rollout=1, step=2)
+    one.settled[0] = 4  # step 1
+    for g in (4, 5, 6):
+        one.add(group(g, [1, 0, 0, 0]), version=0)
+    for g in (8, 9):
+        one.add(group(g, [1, 0, 0, 0], versions=[1]), version=1)
+    assert one.complete()
+    started = {0: 8, 1: 12}
+    assert not one.complete(lambda version: [started[v] for v in range(version, 2)])
+    one.add(group(7, [1, 0, 0, 0]), version=0)
+    assert one.complete(lambda version: [started[v] for v in range(version, 2)])
+    assert {s["group_id"] for s in one.take().rows.to_pylist()} == {4, 5, 6, 7}
+    assert [version for version, _ in one.kept] == [1, 1]
+
+
+def test_places_that_are_lost_are_filled_by_groups_that_wait():
+    one = builder(max_discards_per_step=0)
+    one.add(group(0, [0, 0, 0, 0]))
+    for g in range(1, 5):
+        one.add(group(g, [1, 0, 0, 0]))
+    assert sum(outcome == "trained" for outcome in outcomes(one.take()).values()) == 16
+    assert one.lost == 1
