@@ -9,6 +9,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def chosen(run: RunDir, step: int | None) -> Path:
 def load_weights(path: Path, model: torch.nn.Module) -> None:
     """Loads a checkpoint's weights into a whole model, in one process, whatever number of ranks wrote it."""
     weights = get_model_state_dict(model)
-    dcp.load({"model": weights}, checkpoint_id=path, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
+        dcp.load({"model": weights}, checkpoint_id=path, no_dist=True)
     set_model_state_dict(model, weights)
 
 

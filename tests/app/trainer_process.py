@@ -60,8 +60,10 @@ def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     if save:
         save_checkpoint(folder, trainer, STEPS)
         values[-1]["probe"] = trainer.logprobs(PROBE, 1)
-    values[-1]["moved"] = moved(before, trainer)
-    values[-1]["master"] = str(next(trainer.policy.parameters()).dtype)
+    if frozen:
+        values[-1]["moved"] = moved(before, trainer)
+    if "dtype" in case:
+        values[-1]["master"] = str(next(trainer.policy.parameters()).dtype)
     return values
 
 
