@@ -347,7 +347,7 @@ class Config(Section):
     probe: bool = True
     """After each push compare the engine's log-probabilities with the trainer's on a fixed prompt."""
 
-    stop_on: list[SelfCheck] = []
+    stop_on: list[SelfCheck] = Field([])
     """Self-checks whose failure ends the run, with the check as the reason; docs/metrics.md says what each of them is.
     Steps then wait until their metrics are stored."""
 
