@@ -59,15 +59,14 @@ class Rollout:
         self.max_off_policy_steps = config.max_off_policy_steps
         self.seed = seed
         self.done = -1
-        self.knows_version = asyncio.Event()
         self.watching: asyncio.Task | None = None
         self.running: dict[str, int] = {}  # key of a group → weights version when it was begun
 
     async def __call__(self, batch: pa.Table) -> pa.Table:
         if self.watching is None:
             self.watching = asyncio.get_running_loop().create_task(self._watch())
-        await self.knows_version.wait()
         row = batch.to_pylist()[0]
+        self.done = max(self.done, row["version"])  # the gate may not have told the watch yet
         drawn = await asyncio.gather(*[self._group(group, row["epoch"], row["ticket"]) for group in row["groups"]])
         return _row(row, [sample for samples in drawn for sample in samples])
 
@@ -83,7 +82,6 @@ class Rollout:
         """Aborts what has become too old to be trained, after each step of the trainer."""
         while True:
             self.done = max(self.done, await self.gate.done_after.remote(self.done))
-            self.knows_version.set()
             oldest = self.done - self.max_off_policy_steps
             stale = [key for key, version in self.running.items() if version < oldest]
             if stale:
