@@ -17,10 +17,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
-from app import checkpoint, config
+from app import config
 from app.model_cache import BadPolicy
 from app.policy import prepare
 from app.run_dir import RunDir, RunError, root_of
+from app.sealed import step_of, whole
 
 DTYPES = ("float32", "bfloat16", "float16")
 NOT_COPIED = (".safetensors", ".bin", ".index.json")
@@ -49,7 +50,7 @@ def export(run: RunDir, out: Path, step: int | None = None, dtype: str = "float3
 
 def chosen(run: RunDir, step: int | None) -> Path:
     """The run's newest whole checkpoint, or that of a step."""
-    found = {checkpoint.step_of(path): path for path in checkpoint.whole(run.checkpoints)}
+    found = {step_of(path): path for path in whole(run.checkpoints)}
     if not found:
         raise RunError(f"run {run.id!r} has no checkpoint; set checkpoint_every in its config")
     if step is not None and step not in found:
