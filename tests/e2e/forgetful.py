@@ -26,7 +26,7 @@ class Forgetful(PolicyEngine):
         taken, self.busy = self.busy, []
         return taken
 
-    def record(self, scheduler_stats: Any = None, **others: Any) -> None:
+    def record(self, scheduler_stats: Any, *others: Any, **named: Any) -> None:
         """vLLM calls it after each engine step."""
         if scheduler_stats is not None:
             self.busy.append((scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs))
