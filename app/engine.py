@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import ray
 from ray import serve
+from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from app.config import Config
@@ -28,6 +29,8 @@ CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two threads starve at barriers as soon as another process wants a core
     "TORCH_COMPILE_DISABLE": "1",  # otherwise the first request with log-probabilities compiles for 10 s
 }
+ENGINE_RETURN_S = 300
+"""Longest time that a caller waits for the replacement of an engine that died."""
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
 PAUSE_MODES = {"in_flight": "keep", "strict": "wait"}
 """Our `weight_update` → what vLLM does with running requests."""
@@ -239,7 +242,8 @@ def _versions(spans: Any, num_tokens: int) -> tuple[int, ...]:
 
 def engine_died(error: Exception) -> bool:
     """Whether a failed call means that its replica is gone. Serve starts another; the call may be made again."""
-    return isinstance(error, ray.exceptions.RayActorError) or "EngineDeadError" in str(error)
+    gone = (ray.exceptions.RayActorError, DeploymentUnavailableError)
+    return isinstance(error, gone) or "EngineDeadError" in str(error)
 
 
 def deploy(

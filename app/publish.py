@@ -6,9 +6,10 @@ from typing import Any
 import ray
 import torch.distributed as dist
 from ray import serve
+from ray.serve.exceptions import RayServeException
 
 from app.config import Config
-from app.engine import Sampling, dtype_name, engine_died
+from app.engine import ENGINE_RETURN_S, Sampling, dtype_name, engine_died
 from app.run_context import RunContext, answer
 from app.run_dir import application_of
 from app.spans import Spans
@@ -17,7 +18,6 @@ from app.weights import buckets, store
 from metrics.checks import PROBE_LIMIT, PROBE_LIMIT_LOW_PRECISION
 
 LOAD_TIMEOUT_S = 600
-ENGINE_RETURN_S = 300
 ENGINE_POLL_S = 1.0
 PROBE_TOKENS = 8
 # Over one block of the prefix cache (128 tokens on CPU): a cache that outlived its weights is found out as well.
@@ -89,7 +89,7 @@ class Publisher:
                 if replies:
                     return replies
                 problem = "no engine is running"
-            except ray.exceptions.RayError as error:
+            except (ray.exceptions.RayError, RayServeException) as error:
                 if not engine_died(error):
                     raise
                 problem = f"an engine died: {type(error).__name__}"

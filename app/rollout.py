@@ -65,6 +65,8 @@ class Rollout:
     async def __call__(self, batch: pa.Table) -> pa.Table:
         if self.watching is None:
             self.watching = asyncio.get_running_loop().create_task(self._watch())
+        elif self.watching.done():
+            self.watching.result()  # raises what ended it: without it nothing would be aborted any more
         row = batch.to_pylist()[0]
         self.done = max(self.done, row["version"])  # the gate may not have told the watch yet
         drawn = await asyncio.gather(*[self._group(group, row["epoch"], row["ticket"]) for group in row["groups"]])

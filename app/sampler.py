@@ -5,20 +5,23 @@ Prompts become ids once, here; completions come back as ids and are never tokeni
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from app.chat import continuation, reads_on, render
 from app.config import Config, EnvironmentConfig
 from app.conversation import Conversation
-from app.engine import Completion, Sampling, engine_died
+from app.engine import ENGINE_RETURN_S, Completion, Sampling, engine_died
 from app.policy import end_token_ids, tokenizer
 from app.run_dir import application_of
 from environments.base import decode_prompt
@@ -28,7 +31,7 @@ from environments.pool import EnvironmentPool
 from environments.score import Row, sample_of
 from environments.turn import Spoken
 
-ENGINE_ATTEMPTS = 4
+ENGINE_POLL_S = 8.0
 
 
 class EnvironmentFailed(Exception):
@@ -99,8 +102,13 @@ class Sampler:
         """Ends the drawing of these groups: their samples come back with what they have, as `abort`."""
         self.aborted.update(key for key in keys if key in self.calls)
         calls = [call for key in keys for call in self.calls.get(key, ())]
-        if calls:
+        if not calls:
+            return
+        try:
             await self.engines.broadcast("abort", calls).results_async()
+        except (ray.exceptions.RayError, RayServeException) as error:
+            if not engine_died(error):  # with an engine its calls have ended
+                raise
 
     async def _answers(
         self, group: dict[str, Any], key: str, prompt_ids: list[int], min_version: int, seed: int | None
@@ -168,16 +176,17 @@ class Sampler:
     async def _complete(
         self, key: str, call: str, prompt_ids: list[int], sampling: Sampling, min_version: int
     ) -> list[Completion]:
-        for attempt in range(1, ENGINE_ATTEMPTS + 1):
+        deadline = time.monotonic() + ENGINE_RETURN_S
+        for attempt in count(1):
             name = f"{call}/{attempt}"
             self.calls[key].add(name)
             try:
                 return await self.engines.generate.remote(name, prompt_ids, sampling, min_version)
-            except (ray.exceptions.RayActorError, ray.exceptions.RayTaskError) as error:
+            except (ray.exceptions.RayError, RayServeException) as error:
                 # A dead engine is replaced by Serve; any other error would come again.
-                if attempt == ENGINE_ATTEMPTS or not engine_died(error):
+                if time.monotonic() > deadline or not engine_died(error):
                     raise
-                await asyncio.sleep(0.5 * 2**attempt)
+                await asyncio.sleep(min(attempt, ENGINE_POLL_S))
             finally:
                 self.calls[key].discard(name)
         raise AssertionError("unreachable")

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import ray
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from app import embedded
+from app import sampler as sampler_module
 from app.batch import metrics_row, sampled
 from app.engine import Completion, Sampling
 from app.rollout import SAMPLE
@@ -19,6 +22,7 @@ from environments.pool import EnvironmentPool
 from tests.app.test_chat import TEMPLATE
 from tests.app.tiny import tiny_config
 
+ABSENT = DeploymentUnavailableError(DeploymentID("engine", "policy-run"))
 PROMPT = "hi "
 END = "<eos>"
 ECHO = "tests.environments.dialogs:Echo"
@@ -33,6 +37,7 @@ class Script:
     asked: list[tuple[str, list[int], Sampling]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     fails_at: int | None = None
+    gone: int = 0
     delay_s: float = 0.0
 
     @property
@@ -40,6 +45,9 @@ class Script:
         return self
 
     async def remote(self, name: str, prompt_ids, sampling: Sampling, min_version: int) -> list[Completion]:
+        if self.gone:
+            self.gone -= 1
+            raise ABSENT
         number = len(self.asked)
         self.asked.append((name, list(prompt_ids), sampling))
         await asyncio.sleep(self.delay_s)
@@ -62,6 +70,8 @@ class Script:
 
     def broadcast(self, method: str, calls: list[str]):
         assert method == "abort"
+        if self.gone:
+            raise ABSENT
         self.aborted += calls
         return self
 
@@ -234,6 +244,32 @@ def test_an_engine_that_fails_in_the_middle_keeps_the_tokens(rig):
     assert row["error"].startswith("engine: RayTaskError")
     assert "no room" in row["error"]
     assert row["num_turns"] == 1
+
+
+def test_a_sample_waits_for_the_replacement_of_an_engine_that_is_gone(rig, monkeypatch):
+    monkeypatch.setattr(sampler_module, "ENGINE_POLL_S", 0.0)
+    drawing = rig("two" + END, name="sums")
+    drawing.engines.gone = 6
+    [row] = drawn(drawing)
+    assert (row["finish"], row["error"], row["completion"]) == ("stop", None, "two")
+
+
+def test_an_engine_that_stays_away_makes_an_error(rig, monkeypatch):
+    monkeypatch.setattr(sampler_module, "ENGINE_POLL_S", 0.0)
+    monkeypatch.setattr(sampler_module, "ENGINE_RETURN_S", 0.05)
+    drawing = rig("two" + END, name="sums")
+    drawing.engines.gone = 10**9
+    [row] = drawn(drawing)
+    assert row["finish"] == "error"
+    assert row["error"].startswith("engine: DeploymentUnavailableError: ")
+
+
+def test_there_is_nothing_to_abort_in_an_engine_that_is_gone(rig):
+    drawing = rig("two" + END, name="sums")
+    drawing.calls["0/1/7"] = {"0/1/7/1"}
+    drawing.engines.gone = 1
+    asyncio.run(drawing.abort(["0/1/7"]))
+    assert drawing.engines.aborted == []
 
 
 def test_siblings_are_conversations_of_their_own(rig):
