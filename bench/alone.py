@@ -104,8 +104,9 @@ def packed(rows: Rows, config: Config) -> TrainerData:
     """The step's micro-batches, as the run cut them."""
     import pyarrow as pa
 
-    builder = BatchBuilder(config.model_copy(update={"num_workers": 1}), rows[0]["step"], 1)
-    (share,) = builder._shares(rows, rows)
+    builder = BatchBuilder(config, rows[0]["step"], ranks=1)
+    trained = [row | {"temperature": config.temperature_of(row["env"])} for row in rows]
+    (share,) = builder._shares(trained, trained)
     return read_share(pa.Table.from_pylist([share], schema=SHARE))
 
 
