@@ -28,6 +28,7 @@ RUN = "e2e-engine"
 NAMESPACE = f"telescope-{RUN}"
 PROMPT = [(7 + 13 * i) % 32 for i in range(PROBE_PROMPT_TOKENS)]
 TEMPERATURE = 0.7
+SLOTS = 6
 
 
 @dataclass
@@ -67,7 +68,9 @@ class Rig:
 @pytest.fixture(scope="module")
 def rig(ray_cluster, serve_url, tmp_path_factory) -> Iterator[Rig]:
     folder: Path = save_tiny_model(tmp_path_factory.mktemp("model"))
-    config = tiny_config(max_prompt_tokens=160, max_tokens=200, seq_len=360, num_engines=1)
+    config = tiny_config(
+        max_prompt_tokens=160, max_tokens=200, seq_len=360, num_engines=1, engine={"max_num_seqs": SLOTS}
+    )
     store = WeightStore.options(name=STORE_NAME, namespace=NAMESPACE).remote()
     handle = engine.deploy(config, RUN, folder, NAMESPACE, use_gpu=False, engine_class=Forgetful)
     torch.manual_seed(1)
@@ -128,13 +131,59 @@ def test_generation_goes_on_across_a_push_and_each_token_says_its_version(rig):
         assert set(completion.versions) == {40, 50}
 
 
-def test_an_aborted_call_returns_its_tokens_and_frees_its_slots(rig):
-    response = rig.handle.generate.remote("old", PROMPT, Sampling(4, 200, TEMPERATURE, 1.0, ()), 0)
-    time.sleep(0.2)
-    assert rig.handle.broadcast("abort", ["old", "unknown"]).results(timeout_s=60) == [1]
-    completions = response.result(timeout_s=10)
-    assert {completion.finish_reason for completion in completions} == {"abort"}
+def test_strict_updates_let_running_completions_end_first_and_mix_no_versions(rig):
+    """Requests come all the time; 20 updates neither hang nor lose one."""
+    rig.handle.set_weight_update.remote("strict").result(timeout_s=60)
+    calls = []
+    for version in range(51, 71):
+        sampling = Sampling(2, 60, TEMPERATURE, 1.0, ())
+        calls += [rig.handle.generate.remote(f"strict {version} {i}", PROMPT, sampling, 0) for i in range(2)]
+        rig.publish(version)
+    rig.handle.set_weight_update.remote("in_flight").result(timeout_s=60)
+    completions = [completion for call in calls for completion in call.result(timeout_s=120)]
+    assert len(completions) == 80
+    assert all(len(set(completion.versions)) == 1 for completion in completions)
+    assert len({completion.versions[0] for completion in completions}) > 1
     assert rig.handle.running.remote().result(timeout_s=10) == 0
+
+
+def test_an_aborted_call_returns_its_tokens_and_its_slots_are_free_within_a_second(rig):
+    """As many requests come out as went in, and those that were not meant are not touched."""
+    sampling = Sampling(4, 200, TEMPERATURE, 1.0, ())
+    old = rig.handle.generate.remote("old", PROMPT, sampling, 0)
+    time.sleep(0.2)
+    new = rig.handle.generate.remote("new", PROMPT, sampling, 0)
+    start = time.monotonic()
+    assert rig.handle.broadcast("abort", ["old", "unknown"]).results(timeout_s=60) == [1]
+    aborted = old.result(timeout_s=10)
+    assert rig.handle.running.remote().result(timeout_s=10) <= 4
+    assert time.monotonic() - start < 1
+    assert [completion.finish_reason for completion in aborted] == ["abort"] * 4
+    assert all(len(c.token_ids) == len(c.logprobs) == len(c.versions) for c in aborted)
+    assert [completion.finish_reason for completion in new.result(timeout_s=60)] == ["length"] * 4
+    assert rig.handle.running.remote().result(timeout_s=10) == 0
+
+
+def test_a_request_that_is_aborted_while_it_waits_returns_without_tokens(rig):
+    sampling = Sampling(SLOTS, 200, TEMPERATURE, 1.0, ())
+    first = rig.handle.generate.remote("first", PROMPT, sampling, 0)
+    waiting = rig.handle.generate.remote("waiting", PROMPT, sampling, 0)
+    time.sleep(0.1)
+    rig.handle.broadcast("abort", ["waiting"]).results(timeout_s=60)
+    assert {(c.finish_reason, c.token_ids) for c in waiting.result(timeout_s=10)} == {("abort", ())}
+    assert len(first.result(timeout_s=60)) == SLOTS
+
+
+def test_slots_are_refilled_as_single_samples_end(rig):
+    """Six slots, 24 samples of many lengths: while one waits, no slot is empty for longer than one engine step."""
+    rig.handle.take_busy.remote().result(timeout_s=60)
+    samples = rig.draw(n=24, max_tokens=120, stop_token_ids=(3,))
+    busy = rig.handle.take_busy.remote().result(timeout_s=60)
+    assert len({len(sample.token_ids) for sample in samples}) > 6
+    assert max(running for running, _ in busy) == SLOTS
+    free = [SLOTS - running for running, waiting in busy if waiting]
+    assert len(free) > 20
+    assert sum(free) <= 24, "an empty slot is taken in the next step"
 
 
 def test_a_cut_completion_says_so_and_ends_with_what_was_sampled(rig):
@@ -153,7 +202,7 @@ def test_seeds_repeat_a_draw(rig):
 
 def test_a_replica_that_dies_is_replaced_by_one_with_the_newest_weights(rig):
     rig.change_weights()
-    rig.publish(60)
+    rig.publish(80)
     pid = rig.handle.core_pids.remote().result(timeout_s=60)[0]
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 240
@@ -164,5 +213,5 @@ def test_a_replica_that_dies_is_replaced_by_one_with_the_newest_weights(rig):
         except (ray.exceptions.RayError, RuntimeError):
             assert time.monotonic() < deadline, "no engine came back within 240 s"
             time.sleep(1)
-    assert set(completion.versions) == {60}
+    assert set(completion.versions) == {80}
     assert rig.disagreement() <= 1e-5
