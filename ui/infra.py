@@ -12,6 +12,7 @@ from ui.replies import reply
 
 def routes() -> APIRouter:
     api = APIRouter()
+    psutil.cpu_percent(interval=None)  # the first call has nothing to compare with and says 0
 
     @api.get("/infra")
     def infra() -> Response:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 
 from ui import configs
 from ui.early import Early
-from ui.names import run_dir
+from ui.names import is_plain_file, run_dir
 from ui.runs import NO_JOBS
 from ui.static_files import FOLDER
 
@@ -186,10 +186,22 @@ def new_run(page: gr.Blocks, root: Path, jobs: Any, static: str) -> None:
 def first_text(root: Path, query: dict[str, str]) -> tuple[str | None, str]:
     """The configuration to begin with: that of the run to duplicate, else the first file."""
     if query.get("from"):
-        return None, (run_dir(root, query["from"]) / "config.yaml").read_text(encoding="utf-8")
+        return None, text_of_run(root, query["from"])
     names = configs.names()
     name = query["config"] if query.get("config") in names else next(iter(names), None)
     return name, configs.text_of(name) if name else ""
+
+
+def text_of_run(root: Path, run_id: str) -> str:
+    """The configuration of a run as it was written; a comment says why when there is none."""
+    try:
+        file = run_dir(root, run_id) / "config.yaml"
+        if not is_plain_file(file):
+            return f"# run {run_id} has no config.yaml; choose a file above, or write a configuration\n"
+        return file.read_text(encoding="utf-8", errors="replace")
+    except (HTTPException, OSError) as error:
+        why = error.detail if isinstance(error, HTTPException) else error.strerror
+        return f"# {why}\n# choose a file above, or write a configuration\n"
 
 
 def judged(text: str, can_start: bool) -> str:
@@ -210,8 +222,8 @@ def judged(text: str, can_start: bool) -> str:
 
 
 def _changed_row(item: dict[str, Any]) -> str:
-    left = "none" if item["absent"] == "left" else json.dumps(item["left"], ensure_ascii=False)
-    right = "none" if item["absent"] == "right" else json.dumps(item["right"], ensure_ascii=False)
+    left = "–" if item["absent"] == "left" else json.dumps(item["left"], ensure_ascii=False)
+    right = "–" if item["absent"] == "right" else json.dumps(item["right"], ensure_ascii=False)
     cells = (html.escape(str(item["key"])), html.escape(left), html.escape(right))
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

@@ -1,11 +1,13 @@
 """The text of single tokens, from the tokenizer file that a run keeps; without one, tokens are shown by number."""
 
+import logging
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 PLACES = ("tokenizer.json", "tokenizer/tokenizer.json")
 MOST = 20_000
+logger = logging.getLogger(__name__)
 
 
 def pieces(run_dir: Path, ids: list[int]) -> list[str] | None:
@@ -19,7 +21,11 @@ def pieces(run_dir: Path, ids: list[int]) -> list[str] | None:
 def _loaded(file: Path, _changed_at: float) -> Any:
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_file(str(file))
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower for a damaged file
+        logger.warning("%s: not readable (%s); tokens are shown by number", file, error)
+        return None
 
 
 def _tokenizer(run_dir: Path) -> Any:

@@ -1,6 +1,7 @@
 """Runs that try to break a page: texts that are markup, names that are code, millions of
 characters, 240 metrics, 5,000 steps."""
 
+import json
 import math
 import time
 from pathlib import Path
@@ -29,21 +30,48 @@ HOSTILE_KEYS = (
 LONG = "x" * 1_000_000 + " " + "long words and lines\n" * 50_000
 
 
+ATTACK = "<img src=x onerror=window.pwned=1>"
+SCRIPT = "<script>window.pwned=1</script>{{7*7}}"
+
+
 def hostile_run(root: Path) -> Path:
+    """Every text of it is written by an enemy: names, labels, keys, reasons, notes, values, lanes, logs."""
     run_dir = root / "hostile-20260301-120000-bad0"
     run_dir.mkdir(parents=True)
-    writer = core(run_dir, environments=("sums",))
+    writer = core(run_dir, environments=("sums", ATTACK))
     for step in (1, 2, 3):
         writer.log_samples("batcher/1", step, samples_table(hostile_rows(step)))
         values = dict.fromkeys(HOSTILE_KEYS, step / 3) | {"grad_norm": float("inf"), "entropy": float("nan")}
-        spans = [{"step": step, "lane": "<i>lane</i>", "kind": "forward", "start_s": step, "end_s": step + 0.5}]
+        spans = [
+            {"step": step, "lane": lane, "kind": "forward", "start_s": step, "end_s": step + 0.5, "detail": SCRIPT}
+            for lane in (ATTACK, "<i>lane</i>")
+        ]
         writer.log_step("trainer/1", step, step, values, spans_table(spans), 8 * step)
+        rows = [row | {"env": ATTACK, "outcome": "eval", "advantage": None} for row in hostile_rows(step)[:3]]
+        writer.log_eval("eval/1", step, step, {}, samples_table(rows))
     writer.close("failed")
-    write_run_json(run_dir, "hostile", "failed", START, 3, 3, 1, ("sums",))
-    record = (run_dir / "run.json").read_text()
-    (run_dir / "run.json").write_text(record.replace("the engine ended: out of memory", HOSTILE_TEXTS[0]))
-    (run_dir / "logs" / "driver.log").write_text("\n".join(HOSTILE_TEXTS), encoding="utf-8")
+    write_run_json(run_dir, ATTACK, "failed", START, 3, 3, 1, ("sums", ATTACK))
+    record = json.loads((run_dir / "run.json").read_text())
+    texts = {"reason": HOSTILE_TEXTS[0] + SCRIPT, "notes": SCRIPT, "tags": [ATTACK, SCRIPT], "host": ATTACK}
+    more = {"model": SCRIPT, "algorithm": ATTACK, "versions": {ATTACK: SCRIPT}, "job_id": SCRIPT}
+    (run_dir / "run.json").write_text(json.dumps(record | texts | more))
+    (run_dir / "config.yaml").write_text(json.dumps({"name": ATTACK, "steps": 3, SCRIPT: {ATTACK: SCRIPT}}))
+    (run_dir / "logs" / "driver.log").write_text("\n".join((*HOSTILE_TEXTS, ATTACK, SCRIPT)), encoding="utf-8")
+    say_about(root, run_dir.name)
     return run_dir
+
+
+def say_about(root: Path, run_id: str) -> None:
+    """What other people of the dashboard wrote about a run, and a layout of theirs."""
+    kept = root / ".telescope"
+    kept.mkdir(exist_ok=True)
+    said = {run_id: {"label": f"hostile {ATTACK}", "notes": SCRIPT, "tags": [ATTACK, SCRIPT]}}
+    (kept / "about.json").write_text(json.dumps(said))
+    chart = {"id": ATTACK, "title": SCRIPT, "keys": [*HOSTILE_KEYS[:4], ATTACK], "runs": [run_id, ATTACK]}
+    group = {"id": '"><b>', "title": ATTACK, "charts": [chart, {"id": "c", "keys": ["<b>bold</b>/x"]}]}
+    layout = {"sections": [{"id": SCRIPT, "title": ATTACK, "groups": [group]}]}
+    entry = {"version": 1, "layout": layout, "undo": [], "redo": []}
+    (kept / "layouts.json").write_text(json.dumps({f"enemy {ATTACK}": entry}))
 
 
 def hostile_rows(step: int) -> list[dict]:
@@ -54,15 +82,18 @@ def hostile_row(step: int, place: int, text: str) -> dict:
     tokens = list(range(40))
     return sample(
         step=step,
+        env="sums" if place % 2 else ATTACK,
+        problem_id=SCRIPT,
+        engine=ATTACK,
         group_id=step * 10 + place // 4,
         sample_id=step * 100 + place,
         prompt=text[:5000],
         completion=text,
         reward=place / 8,
         advantage=place / 8 - 0.5,
-        golden_answers={"<b>k</b>": text[:200]},
-        tags={"<i>t</i>": "<u>v</u>"},
-        sample_metrics={"correct": 1.0, "<b>m</b>": 2.0},
+        golden_answers={"<b>k</b>": text[:200], ATTACK: SCRIPT},
+        tags={"<i>t</i>": "<u>v</u>", ATTACK: SCRIPT},
+        sample_metrics={"correct": 1.0, "<b>m</b>": 2.0, ATTACK: 1.0},
         stop_reason="<s>stop</s>",
         token_ids=tokens,
         trained_mask=[i % 5 != 0 for i in tokens],

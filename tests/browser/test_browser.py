@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.browser.conftest import SHOTS, Server
-from tests.browser.runs import HOSTILE_KEYS, Growing, add_spike, write_history
+from tests.browser.runs import ATTACK, HOSTILE_KEYS, Growing, add_spike, write_history
 from tests.metrics import builders
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
@@ -38,6 +38,11 @@ def test_samples_are_found_and_hostile_texts_stay_texts(flow, server):
     found = flow("samples", server.url, keys=HOSTILE_KEYS, **vars(server.runs))
     assert found["samples"] == 48
     assert found["long_ms"] < 2000
+
+
+def test_attacks_in_every_text_of_a_run_do_nothing_on_any_page(flow, server):
+    found = flow("hostile", server.url, layout=f"enemy {ATTACK}", **vars(server.runs))
+    assert found["pages"] == 10
 
 
 def test_the_timeline_zooms_and_its_table_is_the_metrics(flow, server):

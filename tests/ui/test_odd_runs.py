@@ -190,6 +190,15 @@ def test_damaged_notes_are_said_left_alone_and_do_not_hide_the_runs(client, root
     assert file.read_bytes() == text.encode("utf-8", "surrogatepass")
 
 
+def test_with_a_damaged_tokenizer_tokens_are_shown_by_number(client, run):
+    (run / "tokenizer.json").write_text('{"model": 3}')
+    page = client.get(f"/data/groups?run={run.name}&step=1").json()
+    chosen = page["groups"][0]["samples"][0]["sample_id"]
+    sample = client.get(f"/data/sample?run={run.name}&step=1&sample_id={chosen}").json()
+    assert sample["pieces"] is None
+    assert len(sample["token_ids"]) == sample["completion_tokens"]
+
+
 def test_what_was_said_cannot_change_what_is_true(client, root, run):
     file = root / ".telescope" / "about.json"
     file.parent.mkdir()

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from tests.metrics.builders import write_run
 from ui import configs
 from ui.app import without_pages
-from ui.shell import judged, started_run
+from ui.shell import first_text, judged, started_run
 
 HOME = "http://127.0.0.1"
 
@@ -180,6 +180,17 @@ def test_a_config_is_judged_by_key_and_shows_its_difference_from_the_defaults():
     assert "group_sise" in wrong
     assert "group_size" in wrong
     assert "<td>learning_rate</td>" in judged(text, can_start=True)
+
+
+def test_a_duplicate_begins_with_the_text_of_its_run_or_says_why_there_is_none(run, root, tmp_path):
+    assert first_text(root, {"from": run.name})[1].startswith("name: own\n")
+    (run / "config.yaml").write_bytes(b"name: \xff\n")
+    assert first_text(root, {"from": run.name})[1] == "name: \ufffd\n"
+    (run / "config.yaml").unlink()
+    (run / "config.yaml").symlink_to("/etc/hostname")
+    for wanted in (run.name, "nope", "../../etc", "x" * 300):
+        name, text = first_text(root, {"from": wanted})
+        assert (name, all(line.startswith("#") for line in text.splitlines())) == (None, True)
 
 
 def test_a_hostile_config_comes_back_escaped():

@@ -58,6 +58,16 @@ run(async ({ open, assert, facts, found }) => {
   await page.keyboard.press("r");
   await page.waitForFunction(() => !location.search.includes("zoom="));
 
+  // The same by keyboard.
+  await page.keyboard.press("+");
+  await page.waitForFunction(() => location.search.includes("zoom="));
+  const middle = (await zooms(page))[0].split("~").map(Number);
+  await page.keyboard.press("]");
+  await page.waitForFunction((from) => document.querySelector(".card.chart").panel.plot.scales.x.min > from, middle[0] + 0.5);
+  await page.keyboard.press("-");
+  await page.keyboard.press("-");
+  await page.waitForFunction(() => !location.search.includes("zoom="));
+
   // Smoothing: the raw line stays behind, and the shown value is the raw one.
   const raw = await page.locator(".card.chart .vals").first().textContent();
   await page.locator('.slider input').fill("0.8");

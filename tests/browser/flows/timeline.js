@@ -17,6 +17,11 @@ run(async ({ open, assert, facts, found }) => {
   await page.keyboard.press("r");
   assert.deepEqual(await frame(page), whole);
 
+  await page.keyboard.press("n");
+  const first = await page.textContent(".gantt-detail");
+  await page.keyboard.press("n");
+  assert.ok(first && first !== (await page.textContent(".gantt-detail")), "bars are reached by keyboard");
+
   // A click on a bar of the trainer shows what it is.
   const point = await page.evaluate(() => {
     const canvas = document.querySelector(".gantt canvas");

@@ -8,6 +8,8 @@ import { buildLines } from "./lines.js";
 import { makePlot } from "./plot.js";
 
 const VALUES_SHOWN = 4;
+// As in the style sheet: where nothing hovers, and on phones.
+const ALWAYS_SHOWN = "(hover: none), (max-width: 900px)";
 
 export class Panel {
   // board: {store, catalog, view, shownRuns(), watch(panel), openFull(entries), onZoom(range), onCursorStep?}
@@ -21,6 +23,7 @@ export class Panel {
     this.log = options.log ?? null;
     this.plot = null;
     this.values = h("div", { class: "vals" });
+    this.acts = h("div", { class: "acts" });
     this.legend = h("div", { class: "lines", hidden: entries.length < 2 });
     this.mark = h("span", { class: "mark", hidden: true });
     this.body = h("div", { class: "plot", role: "img", "aria-label": this.name });
@@ -47,9 +50,16 @@ export class Panel {
           h("div", { class: "line" }, h("h3", {}, title), unitOf(entry) ? h("span", { class: "unit" }, unitOf(entry)) : null, this.options.note ? h("span", { class: "own" }, this.options.note) : null, this.mark),
           h("div", { class: "line under" }, h("code", { class: "path", title: this.key }, this.key.replace(/\n/g, "  +  ")), this.values),
           this.legend),
-        h("div", { class: "acts" }, this.actions())),
+        this.acts),
       this.body);
+    // Buttons are shown while a card is pointed at or holds the focus; hundreds of cards need not have them before.
+    if (matchMedia(ALWAYS_SHOWN).matches) this.equip();
+    for (const event of ["pointerenter", "focusin"]) card.addEventListener(event, () => this.equip());
     return card;
+  }
+
+  equip() {
+    if (!this.acts.hasChildNodes()) fill(this.acts, this.actions());
   }
 
   actions() {
@@ -58,7 +68,7 @@ export class Panel {
       log.setAttribute("aria-pressed", String(this.log));
       this.rebuild();
     }, { "aria-pressed": String(this.isLog()) });
-    return [log, ...(this.options.actions || []), iconButton("expand", "Full screen (f)", () => this.board.openFull(this))];
+    return [log, ...(this.options.actions?.() || []), iconButton("expand", "Full screen (f)", () => this.board.openFull(this))];
   }
 
   isLog() {
@@ -197,8 +207,8 @@ export class Panel {
   }
 }
 
-// A unit that the name says already is not said twice.
-const unitOf = ({ name, unit }) => (unit && !name.toLowerCase().includes(unit.toLowerCase()) ? unit : "");
+// A unit that the name says already is not said twice; a range is for the axis to show.
+const unitOf = ({ name, unit }) => (unit && unit !== "0…1" && !name.toLowerCase().includes(unit.toLowerCase()) ? unit : "");
 
 const dashes = (dash) => svg("svg", { class: "dash", width: 22, height: 6, "aria-hidden": "true" }, svg("line", { x1: 0, y1: 3, x2: 22, y2: 3, stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dash.join(" ") || null }));
 

@@ -288,6 +288,17 @@ export class Gantt {
     this.draw();
   }
 
+  // The bars one after the other, in the order of their start; the window follows.
+  chooseNext(by) {
+    if (!this.data?.start.length) return;
+    const order = this.data.start.map((_, i) => i).filter((i) => !this.hidden.has(this.data.kind[i])).sort((a, b) => this.data.start[a] - this.data.start[b]);
+    const at = order.indexOf(this.chosen);
+    const next = order[Math.max(0, Math.min(order.length - 1, at < 0 ? 0 : at + by))];
+    if (next == null) return;
+    if (this.data.start[next] < this.from || this.data.end[next] > this.to) this.pan((this.data.start[next] - (this.from + this.to) / 2) / (this.to - this.from));
+    this.choose(next);
+  }
+
   choose(i) {
     this.chosen = i;
     fill(this.detail, i >= 0 ? this.words(i) : null);

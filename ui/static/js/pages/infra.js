@@ -2,9 +2,9 @@
 
 import { fill, h } from "../core/dom.js";
 import { getJson } from "../core/api.js";
-import { bytes, count, number } from "../core/format.js";
+import { bytes, count, number, pretty } from "../core/format.js";
 import { Panel } from "../charts/panel.js";
-import { command, empty } from "../parts/empty.js";
+import { command } from "../parts/empty.js";
 import { FocusPage } from "../parts/focus_page.js";
 import { sparkline } from "./headline.js";
 
@@ -24,7 +24,7 @@ class Infra {
     this.history = { cpu: [], memory: [] };
     this.host = h("div", { class: "facts card infra" });
     this.ray = h("section", { class: "card pad" });
-    this.charts = h("div", { class: "cards" });
+    this.charts = h("div", { class: "contents" });
     this.frame = new FocusPage(main, session, { title: "Infra", open: () => this.open(), beat: (run, changed) => changed && this.board.refresh() });
     this.board = this.frame.makeBoard();
   }
@@ -38,8 +38,9 @@ class Infra {
   async open() {
     this.board.clear();
     const entries = this.session.catalog.metrics.filter((entry) => SECTIONS.test(entry.section));
-    fill(this.charts, entries.map((entry) => this.board.add(new Panel(this.board, [entry])).element));
-    fill(this.frame.body, this.host, this.ray, h("h2", { class: "group-title" }, "Throughput and engines of this run"), entries.length ? this.charts : h("p", { class: "muted" }, "This run has logged no such metric yet."));
+    const sections = [...new Set(entries.map((entry) => entry.section))];
+    fill(this.charts, sections.map((name) => [h("h2", { class: "group-title" }, pretty(name)), h("div", { class: "cards" }, entries.filter((entry) => entry.section === name).map((entry) => this.board.add(new Panel(this.board, [entry])).element))]));
+    fill(this.frame.body, this.host, this.ray, entries.length ? this.charts : h("p", { class: "muted" }, "This run has logged no metric of its engines yet."));
   }
 
   async watch() {
@@ -62,7 +63,7 @@ class Infra {
       fact("CPU of this machine", `${number(host.cpu_percent)} %`, `${host.num_cpus} cores, load ${host.load.map((one) => one.toFixed(1)).join(" ")}`, this.history.cpu),
       fact("Memory", bytes(host.memory_used), `of ${bytes(host.memory_total)}`, this.history.memory),
       fact("Disk", bytes(host.disk_used), `of ${bytes(host.disk_total)}`));
-    fill(this.ray, h("h2", {}, "Ray"), found.ray ? this.cluster(found.ray) : empty("No cluster is connected", "This dashboard reads runs from disk only. Started on a cluster, it also shows nodes, actors and resources.", command("serve run app.serve:app")));
+    fill(this.ray, h("h2", {}, "Ray"), found.ray ? this.cluster(found.ray) : h("div", { class: "row spread" }, h("p", { class: "muted" }, "No cluster is connected: this dashboard reads runs from disk only. Started on a cluster, it also shows nodes, actors and resources."), command("serve run app.serve:app")));
   }
 
   cluster({ total, available, nodes, actors }) {

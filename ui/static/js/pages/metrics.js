@@ -58,6 +58,10 @@ class MetricsPage {
   async start() {
     setKeys([
       ["f", "Full screen of the chart under the pointer or the focus", () => this.fullOfCurrent()],
+      ["+ =", "Zoom in", () => this.zoomBy(0.5)],
+      ["-", "Zoom out", () => this.zoomBy(2)],
+      ["[", "Earlier", () => this.pan(-0.25)],
+      ["]", "Later", () => this.pan(0.25)],
       ["r", "Reset zoom", () => this.zoom(null)],
       ["ArrowRight ArrowDown", "Next chart", () => this.move(1)],
       ["ArrowLeft ArrowUp", "Previous chart", () => this.move(-1)],
@@ -160,6 +164,29 @@ class MetricsPage {
     this.resetZoom.hidden = !range;
     writeView(this.view);
     this.board.zoom();
+  }
+
+  // The stretch of x that is looked at, and all of it.
+  window() {
+    const ends = this.panels().flatMap(({ plot }) => (plot && plot.data[0].length ? [plot.data[0][0], plot.data[0].at(-1)] : []));
+    const all = [Math.min(...ends), Math.max(...ends)];
+    return { all, shown: this.view.zoom || all };
+  }
+
+  zoomBy(factor) {
+    const { all, shown } = this.window();
+    const half = ((shown[1] - shown[0]) * factor) / 2;
+    if (!(half > 0)) return;
+    const middle = (shown[0] + shown[1]) / 2;
+    const range = [Math.max(all[0], middle - half), Math.min(all[1], middle + half)];
+    this.zoom(range[1] - range[0] >= all[1] - all[0] ? null : range);
+  }
+
+  pan(share) {
+    const { all, shown } = this.window();
+    const size = shown[1] - shown[0];
+    const from = Math.max(all[0], Math.min(all[1] - size, shown[0] + share * size));
+    if (this.view.zoom) this.zoom([from, from + size]);
   }
 
   dim(id) {

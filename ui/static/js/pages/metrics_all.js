@@ -70,7 +70,7 @@ export class AllView {
 
   card(entry) {
     const { page } = this;
-    return page.board.add(new Panel(page.board, [entry], { actions: [this.pinOf([entry])] })).element;
+    return page.board.add(new Panel(page.board, [entry], { actions: () => [this.pinOf([entry])] })).element;
   }
 
   // The rewards of all environments in one chart; their scales differ, so it offers to normalise them.
@@ -84,7 +84,7 @@ export class AllView {
       page.changed();
       norm.setAttribute("aria-pressed", String(view.normalise));
     }, { kind: "tiny", "aria-pressed": String(view.normalise), "aria-label": "Normalise rewards", title: "Each reward as (r − min) / (max − min) of its environment's declared range, or of its observed one" });
-    const card = page.board.add(new Panel(page.board, entries, { title: "Reward by environment", tool: norm, actions: [this.pinOf(entries)] })).element;
+    const card = page.board.add(new Panel(page.board, entries, { title: "Reward by environment", tool: norm, actions: () => [this.pinOf(entries)] })).element;
     card.classList.add("merged");
     return card;
   }

@@ -143,9 +143,9 @@ export class CustomView {
     const known = chart.keys.map((key) => page.session.catalog.byKey.get(key)).filter(Boolean);
     const name = chart.title || chart.keys.map((key) => pretty(key.split("/").pop())).join(", ");
     const grip = this.grip("chart", chart, name);
-    const more = this.menuOf(this.chartMenu(chart, name), name);
-    const element = known.length ? page.board.add(new Panel(page.board, known, { title: chart.title, log: chart.log ?? null, runs: chart.runs, note: this.noteOf(chart), grip, actions: [more] })).element
-      : h("article", { class: "card chart missing" }, h("header", {}, grip, h("div", { class: "head" }, h("h3", {}, name), h("code", { class: "path" }, chart.keys.join(" + "))), h("div", { class: "acts" }, more)), h("div", { class: "nodata" }, "Not in the runs shown. Kept in the layout."));
+    const more = () => this.menuOf(this.chartMenu(chart, name), name);
+    const element = known.length ? page.board.add(new Panel(page.board, known, { title: chart.title, log: chart.log ?? null, runs: chart.runs, note: this.noteOf(chart), grip, actions: () => [more()] })).element
+      : h("article", { class: "card chart missing" }, h("header", {}, grip, h("div", { class: "head" }, h("h3", {}, name), h("code", { class: "path" }, chart.keys.join(" + "))), h("div", { class: "acts" }, more())), h("div", { class: "nodata" }, "Not in the runs shown. Kept in the layout."));
     element.dataset.id = chart.id;
     element.classList.add(`width-${chart.width || 1}`);
     if (known.length && !known.some(this.matches)) element.hidden = true;

@@ -42,6 +42,8 @@ class Timeline {
       ["ArrowRight", "Later", () => this.gantt.pan(0.2)],
       ["+ =", "Zoom in", () => this.gantt.zoomBy(0.6)],
       ["-", "Zoom out", () => this.gantt.zoomBy(1.7)],
+      ["n", "Next bar, with its details", () => this.gantt.chooseNext(1)],
+      ["p", "Previous bar", () => this.gantt.chooseNext(-1)],
       ["r", "Whole stretch", () => this.gantt.reset()],
       ["[", "Earlier steps", () => this.move(-this.size)],
       ["]", "Later steps", () => this.move(this.size)],

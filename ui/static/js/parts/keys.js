@@ -34,6 +34,6 @@ export function startKeys() {
 const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
 
 function help() {
-  const rows = [...COMMON, ...extra, ["Esc", "Close what is open"], ["drag", "Zoom into a stretch; double click to leave it"], ["Alt click", "Show only this run"]];
+  const rows = [...COMMON, ...extra, ["Esc", "Close what is open"], ["drag", "Zoom into a stretch of a chart; double click to leave it"], ["Alt click", "Show only this run"]];
   openDialog({ title: "Keyboard", className: "small", body: h("dl", { class: "keys" }, rows.map(([key, text]) => [h("dt", {}, key.split(" ").map((one) => h("kbd", {}, NAMES[one] || one))), h("dd", {}, text)])) });
 }
