@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
 
-from metrics.schema import samples_table
+from metrics.schema import SAMPLES, conform, samples_table
 from metrics.store import Store
 from tests.browser.conftest import TOOLS, Server, chromium
 from tests.browser.runs import Growing, write_history
@@ -42,6 +43,39 @@ def write_big_step(root: Path, count: int = 10_000) -> Path:
     store.add_samples(samples_table(rows), attempt=1, source="bench-samples", seq=1)
     store.close()
     return run_dir
+
+
+def write_rollouts(root: Path, per_step: int = 128, batch: int = 50) -> Path:
+    """A run of STEPS steps with all of its rollouts."""
+    run_dir = write_history(root, "many", STEPS, 10)
+    store, rng = Store(run_dir), np.random.default_rng(0)
+    for first in range(1, STEPS + 1, batch):
+        store.add_samples(rollouts(first, batch, per_step, rng), attempt=1, source="bench-samples", seq=first)
+    store.close()
+    return run_dir
+
+
+def rollouts(first: int, num_steps: int, per_step: int, rng: np.random.Generator) -> pa.Table:
+    count = num_steps * per_step
+    ids = np.arange(count) + first * per_step
+    right, length = rng.random(count) < 0.5, rng.integers(4, 60, count)
+    columns = {
+        "step": first + np.arange(count) // per_step,
+        "env": np.full(count, "sums"),
+        "group_id": ids // 8,
+        "sample_id": ids,
+        "outcome": np.where(rng.random(count) < 0.9, "trained", "zero_advantage"),
+        "reward": right.astype(np.float64),
+        "advantage": right - 0.5,
+        "prompt_tokens": np.full(count, 5),
+        "completion_tokens": length,
+        "total_tokens": length + 5,
+        "num_turns": np.ones(count, np.int64),
+        "truncated_turns": np.zeros(count, np.int64),
+        "prompt": np.full(count, "What is 2 + 2?"),
+        "completion": np.where(right, "It is 4.", "It is 5."),
+    }
+    return conform(pa.table(columns), SAMPLES)
 
 
 def grow_for_ever(growing: Growing, done: threading.Event) -> None:
@@ -99,7 +133,7 @@ def show(rows: list[tuple[str, float, float | None, str]]) -> None:
 
 
 def table(size: float, spent: float, wide_size: float, wide_spent: float, found: dict) -> None:
-    live, ten, big = found["live"], found["ten_runs"], found["step_of_10000"]
+    live, ten, big, many = found["live"], found["ten_runs"], found["step_of_10000"], found["many"]
     show(
         [
             ("refresh, 100 columns x 1 step: bytes", size / 1000, 4, "KB"),
@@ -118,6 +152,9 @@ def table(size: float, spent: float, wide_size: float, wide_spent: float, found:
             ("a step of 10,000 rollouts: wall until shown", big["wall_s"], None, "s"),
             ("a step of 10,000 rollouts: browser CPU", big["cpu_s"], None, "s"),
             ("a step of 10,000 rollouts: longest task", big["longest_ms"], None, "ms"),
+            ("a step of 5,000 x 128 rollouts: wall until shown", many["wall_s"], 2, "s"),
+            ("a step of 5,000 x 128 rollouts: browser CPU", many["cpu_s"], None, "s"),
+            ("5,000 x 128 rollouts, what was discarded: wall until shown", found["discarded"]["wall_s"], 2, "s"),
         ]
     )
 
@@ -134,7 +171,7 @@ def main() -> None:
         write_history(root, "live", 600, KEYS, "running"),
         write_history(root, "wide", 200, WIDE_KEYS, "running"),
     )
-    big = write_big_step(root)
+    big, many = write_big_step(root), write_rollouts(root)
     print(f"{RUNS} runs of {STEPS} steps x {KEYS} keys written in {time.monotonic() - begun:.0f} s", flush=True)
     server, done = Server(root).start(), threading.Event()
     growing = Growing(live, 600, KEYS)
@@ -143,6 +180,7 @@ def main() -> None:
         wide_size, wide_spent = refresh_cost(server, Growing(wide, 200, WIDE_KEYS), wide.name)
         threading.Thread(target=grow_for_ever, args=(growing, done), daemon=True).start()
         facts = {"runs": [run.name for run in runs], "live": live.name, "wide": wide.name, "big": big.name}
+        facts["many"] = many.name
         found = in_browser(server, facts | {"soak_s": chosen.soak})
     finally:
         done.set()

@@ -50,6 +50,16 @@ async function scrolled(page) {
   await page.evaluate(() => window.scrollTo(0, 0));
 }
 
+// Opening a page until what it is about is there.
+async function shown(browser, path, selector) {
+  const begun = Date.now();
+  const { page, probe } = await open(browser, path);
+  await page.waitForSelector(selector);
+  const result = { wall_s: (Date.now() - begun) / 1000, cpu_s: (await probe.now()).TaskDuration, longest_ms: await page.evaluate(() => window.longest) };
+  await page.context().close();
+  return result;
+}
+
 async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-gpu"] });
   const found = {};
@@ -84,10 +94,9 @@ async function main() {
   found.ten_runs = { heap_mb: await many.probe.heap(), columns: await many.page.evaluate(() => [...document.querySelector(".card.chart").panel.board.store.series.values()].reduce((sum, run) => sum + run.columns.size, 0)) };
   await many.page.context().close();
 
-  const begun = Date.now();
-  const big = await open(browser, `/rollouts?runs=${facts.big}&step=1`);
-  await big.page.waitForSelector(".cell");
-  found.step_of_10000 = { wall_s: (Date.now() - begun) / 1000, cpu_s: (await big.probe.now()).TaskDuration, longest_ms: await big.page.evaluate(() => window.longest) };
+  found.step_of_10000 = await shown(browser, `/rollouts?runs=${facts.big}&step=1`, ".cell");
+  found.many = await shown(browser, `/rollouts?runs=${facts.many}&step=2500`, ".cell");
+  found.discarded = await shown(browser, `/discarded?runs=${facts.many}&step=2500`, ".bias tbody tr");
   await browser.close();
   console.log(JSON.stringify(found));
 }

@@ -8,6 +8,7 @@ import { histogram } from "../charts/maths.js";
 import { shareOf } from "./sample_groups.js";
 
 const BINS = 20;
+const BIAS_MS = 30000;
 
 // Rewards of the step by environment; a click on a bar shows only its samples.
 export function histogramCard(page, rangeOf, choose) {
@@ -49,12 +50,13 @@ function outcomeTable(rows) {
 export function biasCard(page) {
   const body = h("div", {}, h("p", { class: "muted" }, "Counting…"));
   const card = h("section", { class: "card mini" }, h("h3", {}, "What selection throws away, whole run"), body);
-  const key = `${page.run.id}:${page.run.series.lastStep}`;
+  // Counted over all samples of the run: once in a while is enough while it grows.
+  const isFresh = page.biasRun === page.run.id && Date.now() - page.biasAt < BIAS_MS;
   const show = (rows) => fill(body, biasTable(rows), reasons(page.page.reasons));
-  if (page.biasKey === key) show(page.biasRows);
+  if (isFresh) show(page.biasRows);
   else {
     getJson("/bias", { run: page.run.id }).then(({ rows }) => {
-      Object.assign(page, { biasKey: key, biasRows: rows });
+      Object.assign(page, { biasRun: page.run.id, biasAt: Date.now(), biasRows: rows });
       show(rows);
     }, (error) => fill(body, h("p", { class: "bad" }, error.message)));
   }
