@@ -8,6 +8,7 @@ import { buildLines } from "./lines.js";
 import { makePlot } from "./plot.js";
 
 const VALUES_SHOWN = 4;
+const LEGEND_PX = 24;
 // As in the style sheet: where nothing hovers, and on phones.
 const ALWAYS_SHOWN = "(hover: none), (max-width: 900px)";
 
@@ -43,7 +44,7 @@ export class Panel {
     const entry = this.entries[0];
     const title = h("button", { type: "button", class: "title", onclick: () => this.board.openFull(this) }, this.name);
     attach(title, () => h("div", {}, this.entries.map(definition)));
-    const card = h("article", { class: "card chart", tabindex: "-1", dataset: { key: this.key }, "aria-label": this.name },
+    const card = h("article", { class: `card chart ${this.entries.length > 1 ? "joined" : ""}`, tabindex: "-1", dataset: { key: this.key }, "aria-label": this.name },
       h("header", {},
         this.options.grip ? this.options.grip : null,
         h("div", { class: "head" },
@@ -99,6 +100,11 @@ export class Panel {
     if (!this.plot) this.width = this.body.clientWidth;
   }
 
+  // The names of several metrics take their line from the plot, so that cards of one row stay alike.
+  height() {
+    return this.board.chartHeight() - (this.entries.length > 1 ? LEGEND_PX : 0);
+  }
+
   draw() {
     const signature = this.signature();
     if (this.plot && signature === this.drawnSignature) {
@@ -116,7 +122,7 @@ export class Panel {
     if (!this.current.lines.length) fill(this.body, h("div", { class: "nodata" }, this.emptyText()));
     else {
       fill(this.body);
-      this.plot = makePlot(this.body, this.current, this.board.chartHeight());
+      this.plot = makePlot(this.body, this.current, this.height());
       if (this.board.onPick) this.plot.over.addEventListener("click", () => this.pick());
     }
     this.drawn();
@@ -192,7 +198,7 @@ export class Panel {
   }
 
   resize() {
-    if (this.plot && Math.abs(this.body.clientWidth - this.plot.width) > 1) this.plot.setSize({ width: this.body.clientWidth, height: this.board.chartHeight() });
+    if (this.plot && Math.abs(this.body.clientWidth - this.plot.width) > 1) this.plot.setSize({ width: this.body.clientWidth, height: this.height() });
   }
 
   rebuild() {

@@ -21,6 +21,7 @@ const WIDTHS = [1, 2, 3];
 export class CustomView {
   constructor(page) {
     this.page = page;
+    this.note = h("p", { class: "note" }, "A layout to start from. It is saved, for every browser, at your first change.");
     this.store = new LayoutStore(page.view.layout, () => this.isShown() && this.render());
   }
 
@@ -69,10 +70,11 @@ export class CustomView {
     page.body.dataset.density = page.view.density;
     fill(page.side.extra);
     this.matches = matcher(page.view.search);
-    this.bar ??= h("div", { class: "custom-bar" }, layoutTools(this));
+    this.bar ??= h("div", { class: "custom-bar" }, this.note, layoutTools(this));
     if (!this.layout.sections.length) return fill(page.body, this.bar, this.nothing());
     const list = h("div", { class: "custom" }, this.layout.sections.map((section) => this.section(section)));
-    fill(page.body, this.bar, this.store.isStarter ? h("p", { class: "note" }, "A layout to start from. It is saved, for every browser, at your first change.") : null, list);
+    this.note.hidden = !this.store.isStarter;
+    fill(page.body, this.bar, list);
     this.sort(list, ".custom-section", ".grip-section", "sections");
     this.showChosenRuns().catch((error) => say(error.message));
   }

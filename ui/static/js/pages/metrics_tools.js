@@ -108,7 +108,7 @@ export function renderEnvironments(page) {
   const { view } = page;
   const names = environmentsOf(page.session.views(page.ids));
   if (view.env && !names.includes(view.env)) names.push(view.env);
-  fill(page.environments, names.length < 2 ? null : select("Environment", [["", "All environments"], ...names.map((name) => [name, name])], view.env, (value) => {
+  fill(page.environments, names.length < 2 ? null : select("Environment", [["", "All envs"], ...names.map((name) => [name, name])], view.env, (value) => {
     view.env = value;
     page.changed(false);
     page.current.render();
