@@ -61,14 +61,21 @@ def flat(data: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix.rstrip("."): data}
 
 
-def defaults() -> dict[str, Any]:
+def defaults(num_environments: int = 0) -> dict[str, Any]:
     """The default of every key that has one; what is derived from other keys is null here."""
+    found = _defaults_of(app_config.Config)
+    for i in range(num_environments):
+        found |= _defaults_of(app_config.EnvironmentConfig, f"environments.{i}.")
+    return found
+
+
+def _defaults_of(section: type[BaseModel], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, field in app_config.Config.model_fields.items():
+    for name, field in section.model_fields.items():
         if field.is_required():
             continue
         value = field.get_default(call_default_factory=True, validated_data={})
-        found |= flat({name: value.model_dump() if isinstance(value, BaseModel) else value})
+        found |= flat({name: value.model_dump() if isinstance(value, BaseModel) else value}, prefix)
     return found
 
 

@@ -1,6 +1,7 @@
 """Route for the machines: this host now, and Ray's nodes and actors where a cluster is connected."""
 
 import sys
+import threading
 import time
 from typing import Any
 
@@ -12,20 +13,38 @@ from ui.replies import reply
 
 def routes() -> APIRouter:
     api = APIRouter()
-    psutil.cpu_percent(interval=None)  # the first call has nothing to compare with and says 0
+    cpu = CpuMeter()
 
     @api.get("/infra")
     def infra() -> Response:
-        return reply({"at": time.time(), "host": host(), "ray": cluster()})
+        return reply({"at": time.time(), "host": {"cpu_percent": cpu.percent(), **host()}, "ray": cluster()})
 
     return api
 
 
+class CpuMeter:
+    """Share of the machine's CPU that was busy since the last call (psutil's own counts by thread, and requests are
+    answered by many)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen, self._percent = psutil.cpu_times(), 0.0
+
+    def percent(self) -> float:
+        with self._lock:
+            now = psutil.cpu_times()
+            total = sum(now) - sum(self._seen)
+            if total > 0.1:  # several pages ask at once: two that follow each other closely see the same
+                idle = now.idle - self._seen.idle + getattr(now, "iowait", 0) - getattr(self._seen, "iowait", 0)
+                self._percent = round(100 * min(1.0, max(0.0, 1 - idle / total)), 1)
+                self._seen = now
+            return self._percent
+
+
 def host() -> dict[str, Any]:
-    """CPU since the last call, memory and disk of the machine that serves the dashboard."""
+    """Memory and disk of the machine that serves the dashboard."""
     memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
     return {
-        "cpu_percent": psutil.cpu_percent(interval=None),
         "num_cpus": psutil.cpu_count() or 0,
         "load": list(psutil.getloadavg()),
         "memory_used": memory.total - memory.available,

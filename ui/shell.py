@@ -211,7 +211,7 @@ def judged(text: str, can_start: bool) -> str:
     except ValueError as error:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in str(error).splitlines() if line.strip())
         return f'<div class="verdict bad" role="status"><h2>Not ready to start</h2><ul>{lines}</ul></div>'
-    changed = configs.difference(configs.defaults(), configs.flat(config.model_dump()))
+    changed = configs.difference(configs.defaults(len(config.environments)), configs.flat(config.model_dump()))
     rows = "".join(_changed_row(item) for item in changed)
     off = "" if can_start else f'<p class="off">{html.escape(NO_JOBS)}</p>'
     return (

@@ -179,7 +179,10 @@ def test_a_config_is_judged_by_key_and_shows_its_difference_from_the_defaults():
     wrong = judged(text + "\ngroup_sise: 4\n", can_start=True)
     assert "group_sise" in wrong
     assert "group_size" in wrong
-    assert "<td>learning_rate</td>" in judged(text, can_start=True)
+    fine = judged(text, can_start=True)
+    assert "<td>learning_rate</td>" in fine
+    assert "<td>environments.0.name</td>" in fine
+    assert "environments.0.kwargs" not in fine
 
 
 def test_a_duplicate_begins_with_the_text_of_its_run_or_says_why_there_is_none(run, root, tmp_path):

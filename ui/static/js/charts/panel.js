@@ -9,6 +9,7 @@ import { makePlot } from "./plot.js";
 
 const VALUES_SHOWN = 4;
 const LEGEND_PX = 24;
+const PADDING_PX = 8;
 // As in the style sheet: where nothing hovers, and on phones.
 const ALWAYS_SHOWN = "(hover: none), (max-width: 900px)";
 
@@ -48,7 +49,7 @@ export class Panel {
       h("header", {},
         this.options.grip ? this.options.grip : null,
         h("div", { class: "head" },
-          h("div", { class: "line" }, h("h3", {}, title), unitOf(entry) ? h("span", { class: "unit" }, unitOf(entry)) : null, this.options.note ? h("span", { class: "own" }, this.options.note) : null, this.mark),
+          h("div", { class: "line" }, h("h3", {}, title), unitOf(this.name, entry) ? h("span", { class: "unit" }, entry.unit) : null, this.options.note ? h("span", { class: "own" }, this.options.note) : null, this.mark),
           h("div", { class: "line under" }, h("code", { class: "path", title: this.key }, this.key.replace(/\n/g, "  +  ")), this.values),
           this.legend),
         this.acts),
@@ -97,7 +98,7 @@ export class Panel {
 
   // The width that a new chart will have; read before anything of the page is changed.
   measure() {
-    if (!this.plot) this.width = this.body.clientWidth;
+    if (!this.plot) this.width = this.room();
   }
 
   // The names of several metrics take their line from the plot, so that cards of one row stay alike.
@@ -197,8 +198,12 @@ export class Panel {
     if (i != null) this.board.onPick(this.plot.data[0][i]);
   }
 
+  room() {
+    return this.body.clientWidth - PADDING_PX;
+  }
+
   resize() {
-    if (this.plot && Math.abs(this.body.clientWidth - this.plot.width) > 1) this.plot.setSize({ width: this.body.clientWidth, height: this.height() });
+    if (this.plot && Math.abs(this.room() - this.plot.width) > 1) this.plot.setSize({ width: this.room(), height: this.height() });
   }
 
   rebuild() {
@@ -214,7 +219,7 @@ export class Panel {
 }
 
 // A unit that the name says already is not said twice; a range is for the axis to show.
-const unitOf = ({ name, unit }) => (unit && unit !== "0…1" && !name.toLowerCase().includes(unit.toLowerCase()) ? unit : "");
+const unitOf = (name, { unit }) => (unit && unit !== "0…1" && !name.toLowerCase().includes(unit.toLowerCase()) ? unit : "");
 
 const dashes = (dash) => svg("svg", { class: "dash", width: 22, height: 6, "aria-hidden": "true" }, svg("line", { x1: 0, y1: 3, x2: 22, y2: 3, stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dash.join(" ") || null }));
 

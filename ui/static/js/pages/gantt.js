@@ -65,6 +65,11 @@ export class Gantt {
     this.height = y + PAD;
   }
 
+  // Every slot has a row of its own while rows are still apart; more are folded until somebody asks for them.
+  get numSlots() {
+    return this.data ? this.data.lanes.filter((lane) => lane.startsWith("slot ")).length : 0;
+  }
+
   setCompact(on) {
     this.compact = on;
     if (!this.data) return;

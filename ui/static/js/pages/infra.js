@@ -24,7 +24,7 @@ class Infra {
     this.history = { cpu: [], memory: [] };
     this.host = h("div", { class: "facts card infra" });
     this.ray = h("section", { class: "card pad" });
-    this.charts = h("div", { class: "contents" });
+    this.charts = h("div", { class: "cards" });
     this.frame = new FocusPage(main, session, { title: "Infra", open: () => this.open(), beat: (run, changed) => changed && this.board.refresh() });
     this.board = this.frame.makeBoard();
   }
@@ -38,9 +38,9 @@ class Infra {
   async open() {
     this.board.clear();
     const entries = this.session.catalog.metrics.filter((entry) => SECTIONS.test(entry.section));
-    const sections = [...new Set(entries.map((entry) => entry.section))];
-    fill(this.charts, sections.map((name) => [h("h2", { class: "group-title" }, pretty(name)), h("div", { class: "cards" }, entries.filter((entry) => entry.section === name).map((entry) => this.board.add(new Panel(this.board, [entry])).element))]));
-    fill(this.frame.body, this.host, this.ray, entries.length ? this.charts : h("p", { class: "muted" }, "This run has logged no metric of its engines yet."));
+    const named = (entry) => `${pretty(entry.section)}: ${pretty(entry.name).toLowerCase()}`;
+    fill(this.charts, entries.map((entry) => this.board.add(new Panel(this.board, [entry], { title: named(entry) })).element));
+    fill(this.frame.body, this.host, this.ray, h("h2", { class: "group-title" }, "Throughput and engines of this run"), entries.length ? this.charts : h("p", { class: "muted" }, "This run has logged no metric of its engines yet."));
   }
 
   async watch() {

@@ -37,7 +37,7 @@ class Overview {
   }
 
   async open(run) {
-    fill(this.frame.body, this.reason, this.facts, h("h2", { class: "sr" }, "Charts"), this.cards, h("div", { class: "pair" }, this.checks, this.ledger), this.config);
+    fill(this.frame.body, this.reason, this.facts, h("h2", { class: "sr" }, "Charts"), this.cards, h("div", { class: "pair" }, h("div", { class: "stacked" }, this.checks, this.config), this.ledger));
     this.board.clear();
     const { byKey } = this.session.catalog;
     const known = CHARTS.filter((key) => byKey.has(key));
@@ -85,7 +85,7 @@ class Overview {
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
       fact("Step time", duration(step), `median of ${recent.length} steps`),
       fact("Reward", number(row.latest?.reward_mean), `mean of step ${count(series.lastStep)}`),
-      fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
+      series.last(METRICS_WAIT) == null ? null : fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
       fact("Model", row.model || "–", `${row.algorithm || ""} · ${(row.environments || []).join(", ")}`),
     ];
   }

@@ -36,6 +36,9 @@ function content(sample, page) {
   return [facts(sample), segments("View", [["text", "Text"], ["tokens", `Tokens (${count(sample.num_token_ids)})`]], chosen, show), body];
 }
 
+// Ids of problems are often long digests: their beginning tells them apart, the rest is in the title.
+const brief = (text) => (text && text.length > 16 ? h("span", { title: text }, `${text.slice(0, 12)}…`) : text);
+
 function facts(sample) {
   const versions = (sample.versions || []).filter((one) => one != null && one >= 0); // -1: what an environment said
   const span = (from, to) => (from == null || to == null ? null : duration(to - from));
@@ -53,7 +56,7 @@ function facts(sample) {
     ["Steps off", sample.off_policy_steps ?? "–"],
     ["Generated in", span(sample.generate_start_s, sample.generate_end_s)],
     ["Scored in", span(sample.reward_start_s, sample.reward_end_s)],
-    ["Problem", sample.problem_id],
+    ["Problem", brief(sample.problem_id)],
     ["Engine", sample.engine],
     ["Attempt", sample.attempt],
   ];

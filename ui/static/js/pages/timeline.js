@@ -12,6 +12,7 @@ import { Gantt, KIND_COLORS } from "./gantt.js";
 
 const SHOWN = 4;
 const MOST = 40;
+const MOST_ROWS = 48;
 const PARTS = ["waiting_for_data", "forward", "loss_computation", "backward", "optimizer", "compute_kl", "compute_entropy", "prepare_tensors", "data_to_device", "weight_sync_trainer", "weight_sync_inference", "checkpoint", "eval", "waiting_for_metrics"];
 const keyOf = (part) => (part === "waiting_for_data" ? "timing_waiting_for_data" : `timing_${part}_total`);
 const NAMES = { timing_step_total: "Whole step", timing_step_active: "Active", timing_waiting_for_data: "Waiting", timing_generation_pct: "Slots generating", timing_reward_pct: "Slots scoring", timing_idle_pct: "Slots idle" };
@@ -54,13 +55,12 @@ class Timeline {
   async open(run) {
     this.run = run;
     if (!run.series.lastStep) return fill(this.frame.body, empty("No step yet", "The timeline begins with the first step."));
-    const perRank = checkbox("Every slot", url.flag("slots", true), (on) => {
-      url.set({ slots: on ? null : "0" });
+    this.everySlot = checkbox("Every slot", true, (on) => {
+      url.set({ slots: on ? "1" : "0" });
       this.gantt.setCompact(!on);
     });
-    this.gantt.compact = !url.flag("slots", true);
     const zoom = [iconButton("plus", "Zoom in (+)", () => this.gantt.zoomBy(0.6)), iconButton("fit", "Whole stretch (r)", () => this.gantt.reset())];
-    fill(this.frame.body, h("section", { class: "card gantt-card" }, h("div", { class: "gantt-head" }, this.legend, h("span", { class: "gantt-tools" }, perRank, zoom)), this.gantt.element, this.note), this.table);
+    fill(this.frame.body, h("section", { class: "card gantt-card" }, h("div", { class: "gantt-head" }, this.legend, h("span", { class: "gantt-tools" }, this.everySlot, zoom)), this.gantt.element, this.note), this.table);
     await this.session.store.need(run.id, TABLE);
     await this.move(0);
   }
@@ -87,6 +87,9 @@ class Timeline {
     try {
       const data = await getJson("/timeline", { run: this.run.id, from: this.from, to });
       this.gantt.show(data);
+      const unfolded = url.flag("slots", this.gantt.numSlots <= MOST_ROWS);
+      this.everySlot.querySelector("input").checked = unfolded;
+      if (this.gantt.compact === unfolded) this.gantt.setCompact(!unfolded);
       this.renderLegend(data);
       this.renderTable(to);
       this.note.textContent = data.start.length ? "Drag to pan, Ctrl and wheel to zoom, click a bar for its details. Slots are numbered by the order in which they became free." : "No span was recorded for these steps.";
