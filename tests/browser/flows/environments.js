@@ -14,7 +14,7 @@ run(async ({ open, assert, facts, found }) => {
   await page.waitForFunction((selector) => document.querySelector(selector).panel.plot, MERGED);
   assert.deepEqual(await page.$$eval(`${MERGED} .lines span`, (all) => all.map((one) => one.textContent)), ["Coins", "Sums"]);
   const raw = await lasts(page);
-  await page.click(`${MERGED} button[aria-label="Normalise rewards"]`);
+  await page.click(`${MERGED} button[aria-label="0–1: normalise rewards"]`);
   await page.waitForFunction(([selector, before]) => document.querySelector(selector).panel.mains()[0].raw.at(-1) !== before, [MERGED, raw[0]]);
   const normalised = await lasts(page);
   assert.ok(Math.abs(normalised[0] - raw[0] / 10) < 1e-6, `${normalised[0]} of ${raw[0]}`);

@@ -71,8 +71,7 @@ run(async ({ open, assert, facts, found }) => {
   await form.click("#config .cm-content");
   await form.keyboard.press("Control+End");
   await form.keyboard.type("\ngroup_sise: 4");
-  await form.waitForSelector(".verdict.bad");
-  assert.match(await form.textContent(".verdict"), /group_size/);
+  await form.waitForSelector(".verdict.bad >> text=group_size");
   await shot(form, "new-invalid-light");
   const duplicate = await open(`/new?from=${facts.plain}`);
   await duplicate.waitForSelector("#verdict .verdict");

@@ -83,7 +83,7 @@ export class AllView {
       view.normalise = !view.normalise;
       page.changed();
       norm.setAttribute("aria-pressed", String(view.normalise));
-    }, { kind: "tiny", "aria-pressed": String(view.normalise), "aria-label": "Normalise rewards", title: "Each reward as (r − min) / (max − min) of its environment's declared range, or of its observed one" });
+    }, { kind: "tiny", "aria-pressed": String(view.normalise), "aria-label": "0–1: normalise rewards", title: "Each reward as (r − min) / (max − min) of its environment's declared range, or of its observed one" });
     const card = page.board.add(new Panel(page.board, entries, { title: "Reward by environment", tool: norm, actions: () => [this.pinOf(entries)] })).element;
     card.classList.add("merged");
     return card;

@@ -57,7 +57,7 @@ function facts(sample) {
     ["Generated in", span(sample.generate_start_s, sample.generate_end_s)],
     ["Scored in", span(sample.reward_start_s, sample.reward_end_s)],
     ["Problem", brief(sample.problem_id)],
-    ["Engine", sample.engine],
+    ["Engine", brief(sample.engine)],
     ["Attempt", sample.attempt],
   ];
   return [
@@ -102,13 +102,16 @@ function pairs(title, values) {
   return h("section", {}, h("h3", {}, title), h("table", { class: "parts pairs" }, h("tbody", {}, entries.map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", {}, longText(String(value))))))));
 }
 
-const longText = (text) => h("pre", { class: "text" }, text);
+// A text that has to be scrolled can be reached by keyboard.
+const SHORT_CHARS = 600;
+const SHORT_LINES = 18;
+const longText = (text) => h("pre", { class: "text", tabindex: text.length > SHORT_CHARS || text.split("\n", SHORT_LINES + 1).length > SHORT_LINES ? "0" : null }, text);
 
 // The beginning of a long text, and the way to the rest of it in stretches that a browser can lay out.
 function whole(sample, field, page) {
   const { text, length } = sample[field];
   if (!length) return h("p", { class: "muted" }, "Empty");
-  const body = h("pre", { class: "text", tabindex: length > 2000 ? "0" : null }, text);
+  const body = longText(text);
   let have = text.length;
   if (have >= length) return body;
   const more = button("", async () => {
