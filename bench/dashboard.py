@@ -26,7 +26,7 @@ from metrics.schema import SAMPLES, conform, samples_table
 from metrics.store import Store
 from tests.browser.conftest import TOOLS, Server, chromium
 from tests.browser.runs import Growing, write_history
-from tests.metrics.builders import sample
+from tests.metrics.builders import START, sample
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS, KEYS, WIDE_KEYS, RUNS = 5_000, 100, 320, 10
@@ -51,6 +51,8 @@ def write_rollouts(root: Path, per_step: int = 128, batch: int = 50) -> Path:
     store, rng = Store(run_dir), np.random.default_rng(0)
     for first in range(1, STEPS + 1, batch):
         store.add_samples(rollouts(first, batch, per_step, rng), attempt=1, source="bench-samples", seq=first)
+        counts = [(step, "discarded_count", 0.1 * per_step) for step in range(first, first + batch)]
+        store.add_values(counts, attempt=1, source="bench-counts", seq=first, time_s=START.timestamp() + 3 * first)
     store.close()
     return run_dir
 

@@ -34,6 +34,12 @@ ATTACK = "<img src=x onerror=window.pwned=1>"
 SCRIPT = "<script>window.pwned=1</script>{{7*7}}"
 
 
+HOSTILE_TURNS = [
+    {"role": "assistant", "text": ATTACK, "num_tokens": 30, "is_error": False},
+    {"role": ATTACK, "text": SCRIPT, "num_tokens": 10, "tool": SCRIPT, "is_error": True, "start_s": 1.0, "end_s": 1.5},
+]
+
+
 def hostile_run(root: Path) -> Path:
     """Every text of it is written by an enemy: names, labels, keys, reasons, notes, values, lanes, logs."""
     run_dir = root / "hostile-20260301-120000-bad0"
@@ -99,6 +105,7 @@ def hostile_row(step: int, place: int, text: str) -> dict:
         trained_mask=[i % 5 != 0 for i in tokens],
         rollout_logprobs=[-0.1 * i for i in tokens],
         versions=[step - 1] * 40,
+        turns=HOSTILE_TURNS if text == "plain" else None,
         completion_tokens=40,
         total_tokens=45,
         generate_start_s=float(step),

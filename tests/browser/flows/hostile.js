@@ -16,6 +16,10 @@ run(async ({ open, assert, facts, found }) => {
     const query = path === "/new" ? `from=${facts.hostile}` : `runs=${facts.hostile}${path.includes("custom") ? `&layout=${encodeURIComponent(facts.layout)}` : ""}`;
     const page = await open(`${path}${path.includes("?") ? "&" : "?"}${query}`);
     await page.waitForTimeout(500);
+    if (path.startsWith("/rollouts")) {
+      await page.locator(".cell").last().click();
+      await page.waitForSelector(".turn .role.bad");
+    }
     await inert(page, path);
     const text = await page.evaluate(() => document.body.textContent);
     assert.ok(text.includes("<img src=x onerror=window.pwned=1>"), `${path} shows the text as text`);
