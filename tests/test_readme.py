@@ -110,3 +110,20 @@ def test_the_lock_is_exact_and_names_no_place():
     pins = [line for line in lines if not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
     assert len(pins) == len({line.split("==")[0].lower() for line in pins})
+
+
+def test_the_page_of_algorithms_names_every_algorithm_and_no_key_that_is_not_there():
+    from typing import get_args
+
+    from app.config import Algorithm, Config
+    from app.config_errors import _all_keys
+
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8").split("## Beside TRL")[0]
+    named = set(re.findall(r"`([a-z][a-z_0-9]*)(?:: [a-z_0-9]+)?`", page))
+    keys = {part for key in _all_keys(Config) for part in key.split(".")}
+    values = {value for field in Config.model_fields.values() for value in get_args(field.annotation)}
+    assert set(get_args(Algorithm)) <= named
+    symbols = {"lp", "lp_beh", "lp_prox", "sg"}
+    known = keys | values | symbols | {"filtered", "reward", "reward_before_overlong_penalty"}
+    assert named - known == set()
+    assert {"use_tis", "stragglers", "weight_update", "filters", "overlong_penalty", "aggregation"} <= named
