@@ -126,4 +126,4 @@ def test_the_page_of_algorithms_names_every_algorithm_and_no_key_that_is_not_the
     symbols = {"lp", "lp_beh", "lp_prox", "sg"}
     known = keys | values | symbols | {"filtered", "reward", "reward_before_overlong_penalty"}
     assert named - known == set()
-    assert {"use_tis", "stragglers", "weight_update", "filters", "overlong_penalty", "aggregation"} <= named
+    assert {"use_tis", "stragglers", "weight_update", "overlong_penalty", "aggregation"} <= named
