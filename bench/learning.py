@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ALGORITHMS), help="a,b,c")
     parser.add_argument("overrides", nargs="*", help="key=value of the configuration")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.what != "real":
         _one_process()
     seeds = 1 if options.what == "real" else options.seeds

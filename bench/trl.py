@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     config = from_dict(CONFIG | {"steps": options.steps}, options.overrides)
     if options.child:
         print(json.dumps(trl_steps(config)))
