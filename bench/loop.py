@@ -95,7 +95,8 @@ def whole(readings: list[Reading]) -> Cost:
 def alone(part: str, run: Run) -> Cost:
     """(a) or (b): a half of the steps after the warm-up, in a process of its own."""
     command = [sys.executable, "-m", "bench.alone", part, str(run.directory.path), "--first", str(WARM_UP_STEPS + 1)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as in the run; read when torch starts
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=one_thread)
     steps = json.loads(done.stdout.splitlines()[-1]).values()
     return Cost(*(sum(column) / len(steps) for column in zip(*steps, strict=True)))
 
