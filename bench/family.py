@@ -24,9 +24,6 @@ class Family:
             self.seen[key] = times.user + times.system
         return sum(self.seen.values())
 
-    def by_name(self) -> dict[str, float]:
-        """CPU seconds by the last command line of a process; Ray's processes rename theirs."""
-        total: dict[str, float] = {}
-        for key, seconds in self.seen.items():
-            total[self.names[key]] = total.get(self.names[key], 0.0) + seconds
-        return total
+    def by_process(self) -> dict[tuple[int, float], float]:
+        """CPU seconds of each, as last read."""
+        return dict(self.seen)

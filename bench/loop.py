@@ -52,7 +52,8 @@ class Reading:
     step: int
     wall_s: float
     cpu_s: float
-    by_name: dict[str, float]
+    by_process: dict[tuple[int, float], float]
+    names: dict[tuple[int, float], str]
 
 
 @dataclass
@@ -73,7 +74,8 @@ def measure(steps: int, overrides: list[str]) -> tuple[list[Reading], Run]:
         while run.record()["state"] not in FINAL:  # what the driver writes: asking Ray would cost the cluster time
             done = last_step(run)
             if done > (readings[-1].step if readings else 0):
-                readings.append(Reading(done, time.monotonic(), family.cpu_s(), family.by_name()))
+                cpu_s = family.cpu_s()
+                readings.append(Reading(done, time.monotonic(), cpu_s, family.by_process(), dict(family.names)))
             time.sleep(0.5)
         if run.status() != "finished":
             raise RuntimeError(f"{run.status().reason}\n{run.logs(tail=30)}")
@@ -138,12 +140,12 @@ def report(readings: list[Reading], run: Run) -> str:
 
 
 def by_process(readings: list[Reading]) -> list[str]:
-    """The processes of the cluster that took the most, by what they call themselves."""
+    """The processes of the cluster that took the most. Ray's rename themselves: the last name is told."""
     first = next(reading for reading in readings if reading.step >= WARM_UP_STEPS)
     last, steps = readings[-1], readings[-1].step - first.step
-    spent = {name: (cpu_s - first.by_name.get(name, 0.0)) / steps for name, cpu_s in last.by_name.items()}
+    spent = {key: (cpu_s - first.by_process.get(key, 0.0)) / steps for key, cpu_s in last.by_process.items()}
     largest = sorted(spent.items(), key=lambda item: -item[1])
-    return [f"  {cpu_s:7.3f} CPU s a step: {name[-90:]}" for name, cpu_s in largest if cpu_s > 0.02]
+    return [f"  {cpu_s:7.3f} CPU s a step: {last.names[key][-90:]}" for key, cpu_s in largest if cpu_s > 0.02]
 
 
 def main() -> None:
