@@ -95,7 +95,7 @@ def starting(api: APIRouter, jobs: Jobs, configs: Path) -> None:
     @api.get("/configs")
     def config_names() -> list[str]:
         """Names that can be given as `config` when starting a run."""
-        return [file.name for file in sorted(configs.glob("*.yaml")) if file.name != "serve.yaml"]
+        return [file.name for file in sorted(configs.glob("*.yaml")) if "\nenvironments:" in file.read_text("utf-8")]
 
     @api.post("/runs", status_code=201, dependencies=[Depends(_no_key_twice)])
     def start(wanted: Start) -> RunView:

@@ -86,17 +86,13 @@ def check_name(name: str) -> str:
     return name
 
 
-class EnvironmentConfig(Section):
+class EntryConfig(Section):
+    """What an environment needs, in training as in an eval."""
+
     name: str
     """A file in environments/, an entry point, an importable 'package.module:Class', or the path of a .py file."""
     label: str
     """The environment's name in metrics; by default its name. Tells two entries of one environment apart."""
-    weight: Positive = 1.0
-    """Share of the prompts, relative to the other entries."""
-    curriculum: list[list[float]] | None = None
-    """[[step, weight], ...] in place of weight, linear in between; a step here is a batch of prompts drawn."""
-    temperature: Positive | None = None
-    """Sampling temperature of this environment, in the engine and in the trainer; null takes the run's."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Nucleus sampling of this environment; null takes the run's."""
     max_tokens: Count | None = None
@@ -143,6 +139,21 @@ class EnvironmentConfig(Section):
             raise ValueError("this is a section of built-in metrics; set another label")
         return label
 
+    @field_validator("kwargs")
+    @classmethod
+    def _kwargs_are_finite(cls, kwargs: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        check_finite(kwargs)
+        return kwargs
+
+
+class EnvironmentConfig(EntryConfig):
+    weight: Positive = 1.0
+    """Share of the prompts, relative to the other entries."""
+    curriculum: list[list[float]] | None = None
+    """[[step, weight], ...] in place of weight, linear in between; a step here is a batch of prompts drawn."""
+    temperature: Positive | None = None
+    """Sampling temperature of this environment, in the engine and in the trainer; null takes the run's."""
+
     @field_validator("curriculum")
     @classmethod
     def _curriculum_is_a_curve(cls, curriculum: list[list[float]] | None) -> list[list[float]] | None:
@@ -155,11 +166,27 @@ class EnvironmentConfig(Section):
             raise ValueError("wanted weights of at least 0")
         return curriculum
 
-    @field_validator("kwargs")
+
+class EvalConfig(EntryConfig):
+    eval_every: Count = 10
+    """Steps between evaluations; there is one before training and one after it, too."""
+    num_samples: Count = 64
+    """Prompts: the first ones of the environment's eval split, which never trains."""
+    pass_k: Annotated[list[Count], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    """For which k to tell how often one of k completions, and all k, are right."""
+    completions: Count
+    """Completions of each prompt; by default the largest of pass_k."""
+    temperature: NotNegative = 1.0
+    """Sampling temperature; 0 is greedy."""
+
+    @model_validator(mode="before")
     @classmethod
-    def _kwargs_are_finite(cls, kwargs: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        check_finite(kwargs)
-        return kwargs
+    def _completions_for_pass_k(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("completions") is not None:
+            return data
+        wanted = data.get("pass_k", [1])
+        are_counts = isinstance(wanted, list) and wanted and all(type(k) is int for k in wanted)
+        return {**data, "completions": max(1, *wanted) if are_counts else 1}
 
 
 def _label_of(name: str) -> str:
@@ -192,17 +219,6 @@ class EngineConfig(Section):
     """GPUs that share one engine."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of a GPU's memory that one engine takes."""
-
-
-class EvalConfig(Section):
-    every: CountOrZero = 0
-    """Evaluate every so many steps, and before the first; 0 switches evaluation off."""
-    num_prompts: Count = 64
-    """Held-out prompts per environment."""
-    completions: Count = 1
-    """Completions per held-out prompt; pass@k needs at least k."""
-    temperature: NotNegative = 1.0
-    """Sampling temperature of evaluation; 0 is greedy."""
 
 
 class WandbConfig(Section):
@@ -342,8 +358,8 @@ class Config(Section):
     """Inference engines (Ray Serve replicas)."""
     engine: EngineConfig
     """Settings of each engine."""
-    eval: EvalConfig = EvalConfig()
-    """Evaluation on held-out prompts."""
+    evals: list[EvalConfig] = Field(default_factory=list)
+    """Evaluations on held-out prompts. One with the label of an environment above takes over its settings."""
     probe: bool = True
     """After each push compare the engine's log-probabilities with the trainer's on a fixed prompt."""
 
@@ -446,10 +462,33 @@ def _fill_derived(data: dict[str, Any]) -> dict[str, Any]:
         "engine": {},
     }
     data |= {key: value for key, value in derived.items() if data.get(key) is None}
+    data |= _evals_of_environments(data)
     engine = data["engine"]
     if isinstance(engine, Mapping) and engine.get("max_model_len") is None:
         data["engine"] = {**engine, "max_model_len": longest}
     return data
+
+
+def _evals_of_environments(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The evals, those of an environment of the run with its name and settings where they say nothing else."""
+    environments, evals = data.get("environments"), data.get("evals")
+    if not isinstance(environments, list) or not isinstance(evals, list):
+        return {}
+    known = {entry.get("label") or entry.get("name"): entry for entry in environments if isinstance(entry, Mapping)}
+    shared = EntryConfig.model_fields.keys() - {"name", "label"}
+    return {
+        "evals": [
+            {
+                **{key: value for key, value in known[entry["name"]].items() if key in shared},
+                "label": entry["name"],
+                **entry,
+                "name": known[entry["name"]]["name"],
+            }
+            if isinstance(entry, Mapping) and entry.get("name") in known
+            else entry
+            for entry in evals
+        ]
+    }
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -465,10 +504,11 @@ def from_dict(data: Mapping[str, Any], overrides: Sequence[str] = (), source: st
 
 def refuse_files(config: Config, source: str = "config") -> None:
     """For configurations that come over a network: an environment may not be a file of this machine."""
-    for i, entry in enumerate(config.environments):
-        if ENVIRONMENT_FILE.fullmatch(entry.name):
-            why = "the path of a file is for the command line; use the name of an installed environment"
-            raise ConfigError(source, [Problem(f"environments.{i}.name", why)])
+    for section, entries in (("environments", config.environments), ("evals", config.evals)):
+        for i, entry in enumerate(entries):
+            if ENVIRONMENT_FILE.fullmatch(entry.name):
+                why = "the path of a file is for the command line; use the name of an installed environment"
+                raise ConfigError(source, [Problem(f"{section}.{i}.name", why)])
 
 
 def data_of(path: str | Path) -> dict[str, Any]:

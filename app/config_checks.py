@@ -1,13 +1,13 @@
 """Combinations of settings that are refused, each with a sentence that says what to change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from app.config_errors import Problem
 from app.prompts import weight_at
 
 if TYPE_CHECKING:
-    from app.config import Config
+    from app.config import Config, EntryConfig
 
 POLICY_GRADIENT = ("grpo", "rloo", "reinforce_pp", "dr_grpo")
 WITHOUT_DEVIATION = ("rloo", "dr_grpo")
@@ -15,7 +15,18 @@ WITHOUT_DEVIATION = ("rloo", "dr_grpo")
 
 def problems(config: "Config") -> list[Problem]:
     """Everything that is wrong with a config whose fields are each right."""
-    checks = (_ratios, _advantages, _algorithm_only, _support, _bounds, _lengths, _filters, _batch, _environments)
+    checks = (
+        _ratios,
+        _advantages,
+        _algorithm_only,
+        _support,
+        _bounds,
+        _lengths,
+        _filters,
+        _batch,
+        _environments,
+        _evals,
+    )
     return [problem for check in checks for problem in check(config)]
 
 
@@ -159,23 +170,37 @@ def _batch(config: "Config") -> Iterator[Problem]:
 
 
 def _environments(config: "Config") -> Iterator[Problem]:
+    yield from _entries(config, "environments", config.environments)
+    yield from _curricula(config)
+
+
+def _evals(config: "Config") -> Iterator[Problem]:
+    yield from _entries(config, "evals", config.evals)
+    for i, entry in enumerate(config.evals):
+        if max(entry.pass_k) > entry.completions:
+            yield Problem(
+                f"evals.{i}.pass_k",
+                f"got {max(entry.pass_k)}, which needs as many completions, not {entry.completions}; raise completions",
+            )
+
+
+def _entries(config: "Config", section: str, entries: "Sequence[EntryConfig]") -> Iterator[Problem]:
     first: dict[str, int] = {}
-    for i, environment in enumerate(config.environments):
-        low, high, label = environment.reward_min, environment.reward_max, environment.label
+    for i, entry in enumerate(entries):
+        low, high, label = entry.reward_min, entry.reward_max, entry.label
         if low is not None and high is not None and low >= high:
-            yield Problem(f"environments.{i}.reward_min", f"got {low:g}, wanted less than reward_max = {high:g}")
+            yield Problem(f"{section}.{i}.reward_min", f"got {low:g}, wanted less than reward_max = {high:g}")
         if label in first:
             yield Problem(
-                f"environments.{i}.label",
-                f"'{label}' is also the label of environments.{first[label]}; give each entry its own label",
+                f"{section}.{i}.label",
+                f"'{label}' is also the label of {section}.{first[label]}; give each entry its own label",
             )
         first.setdefault(label, i)
-        if environment.max_tokens is not None and environment.max_tokens > config.max_tokens:
+        if entry.max_tokens is not None and entry.max_tokens > config.max_tokens:
             yield Problem(
-                f"environments.{i}.max_tokens",
-                f"got {environment.max_tokens}, wanted at most the run's max_tokens = {config.max_tokens}; raise that",
+                f"{section}.{i}.max_tokens",
+                f"got {entry.max_tokens}, wanted at most the run's max_tokens = {config.max_tokens}; raise that",
             )
-    yield from _curricula(config)
 
 
 def _curricula(config: "Config") -> Iterator[Problem]:

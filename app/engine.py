@@ -31,6 +31,8 @@ CPU_ENVIRONMENT = {
 }
 ENGINE_RETURN_S = 300
 """Longest time that a caller waits for the replacement of an engine that died."""
+UNPUSHED = "default"
+"""vLLM's name for the weights that it loaded by itself."""
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
 PAUSE_MODES = {"in_flight": "keep", "strict": "wait"}
 """Our `weight_update` → what vLLM does with running requests."""
@@ -233,8 +235,12 @@ def _logprobs(entries: Any, tokens: Sequence[int]) -> tuple[float, ...]:
 
 
 def _versions(spans: Any, num_tokens: int) -> tuple[int, ...]:
-    """vLLM's contiguous version spans → one version a token."""
-    versions = [int(span.version) for span in spans or [] for _ in range(span.start, span.end)]
+    """vLLM's contiguous version spans → one version a token; 0 for the weights that the engine was started with."""
+    versions = [
+        0 if span.version == UNPUSHED else int(span.version)
+        for span in spans or []
+        for _ in range(span.start, span.end)
+    ]
     if len(versions) != num_tokens:
         raise RuntimeError(f"the engine gave versions for {len(versions)} of {num_tokens} tokens: {spans}")
     return tuple(versions)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat import continuation, render
-from app.config import Config, EnvironmentConfig
+from app.config import Config, EntryConfig, EvalConfig
 from app.model_cache import BadPolicy
 from app.policy import prepare
 from app.policy import tokenizer as load_tokenizer
@@ -27,17 +27,34 @@ class Refused(ValueError):
 
 def check_environments(config: Config) -> None:
     """Every environment can be built and has prompts; evals have held-out ones; the backend can be imported."""
+    trained: dict[str, str] = {}
     for entry in config.environments:
-        if not samples_of(entry, "train"):
+        samples = samples_of(entry, "train")
+        if not samples:
             raise Refused(f"environment {entry.label!r} has no training samples with kwargs {entry.kwargs}")
-        if config.eval.every and not samples_of(entry, "eval"):
-            raise Refused(
-                f"environment {entry.label!r} has no eval samples; set eval.every: 0 or give it a held-out split"
-            )
+        trained |= {sample.problem_id: entry.label for sample in samples} if config.evals else {}
+    for evaluation in config.evals:
+        check_held_out(evaluation, trained)
     _check_backend(config.backend)
 
 
-def samples_of(entry: EnvironmentConfig, split: Split) -> Sequence[Sample]:
+def check_held_out(entry: EvalConfig, trained: Mapping[str, str]) -> None:
+    """The eval has prompts, and no environment of the run trains on one of them. trained: problem id → environment."""
+    samples = samples_of(entry, "eval")[: entry.num_samples]
+    if not samples:
+        raise Refused(
+            f"eval {entry.label!r}: environment {entry.name!r} has no eval samples with kwargs {entry.kwargs}; give it "
+            "a held-out split, or leave the eval out"
+        )
+    for sample in samples:
+        if sample.problem_id in trained:
+            raise Refused(
+                f"eval {entry.label!r}: its problem {sample.problem_id} is also trained on, by environment "
+                f"{trained[sample.problem_id]!r}: {sample.prompt!r:.200}"
+            )
+
+
+def samples_of(entry: EntryConfig, split: Split) -> Sequence[Sample]:
     """The samples of a split. What a user's code does wrong, even `sys.exit()`, is a refusal that names it."""
     who = f"environment {entry.label!r}"
     try:
@@ -76,8 +93,9 @@ def policy_of(config: Config) -> Path | str:
 def check_prompts(config: Config, model: Path | str) -> str:
     """The first prompts of each environment fit; returns the tokenizer's end token, "" where it has none."""
     tokenizer = load_tokenizer(model)
-    for entry in config.environments:
-        for sample in samples_of(entry, "train")[:CHECKED_PROMPTS]:
+    splits: list[tuple[EntryConfig, Split]] = [(entry, "train") for entry in config.environments]
+    for entry, split in [*splits, *((entry, "eval") for entry in config.evals)]:
+        for sample in samples_of(entry, split)[:CHECKED_PROMPTS]:
             try:
                 length = len(render(tokenizer, sample.prompt))
             except BadPolicy as error:
@@ -91,7 +109,7 @@ def check_prompts(config: Config, model: Path | str) -> str:
     return tokenizer.eos_token or ""
 
 
-def _check_replies(entry: EnvironmentConfig, tokenizer: Any) -> None:
+def _check_replies(entry: EntryConfig, tokenizer: Any) -> None:
     """The model's chat template knows the roles in which a multi-turn environment answers."""
     environment = load_environment(entry.name, entry.kwargs)
     for role in environment.reply_roles if isinstance(environment, MultiTurnEnvironment) else ():
@@ -104,18 +122,35 @@ def _check_replies(entry: EnvironmentConfig, tokenizer: Any) -> None:
             ) from error
 
 
-def use_gpu(config: Config, resources: Mapping[str, float]) -> bool:
-    """Whether this run uses GPUs; refuses one that asks for more than the cluster has."""
+def metric_ranges(config: Config) -> list[dict[str, Any]]:
+    """What metrics must know of each environment and eval, by label; an eval of a label of both adds its pass_k."""
+    evals = {entry.label: entry for entry in config.evals}
+    entries = evals | {entry.label: entry for entry in config.environments}
+    return [
+        {
+            "name": label,
+            "reward_min": entry.reward_min,
+            "reward_max": entry.reward_max,
+            "metrics_ranges": load_environment(entry.name, entry.kwargs).metrics_ranges,
+            **({"pass_k": list(evals[label].pass_k)} if label in evals else {}),
+        }
+        for label, entry in entries.items()
+    ]
+
+
+def use_gpu(config: Config, resources: Mapping[str, float], trains: bool = True) -> bool:
+    """Whether this run uses GPUs; refuses one that asks for more than the cluster has. An evaluation trains not."""
     gpus = resources.get("GPU", 0)
-    wanted = config.num_workers + config.num_engines * config.engine.tensor_parallel
+    num_workers = config.num_workers if trains else 0
+    wanted = num_workers + config.num_engines * config.engine.tensor_parallel
     chosen = gpus > 0 if config.use_gpu == "auto" else config.use_gpu
     if chosen and gpus < wanted:
         raise Refused(
-            f"use_gpu: {config.num_workers} workers and {config.num_engines} engines of "
+            f"use_gpu: {num_workers} workers and {config.num_engines} engines of "
             f"{config.engine.tensor_parallel} need {wanted} GPUs, the cluster has {gpus:g}; lower num_workers or "
             "num_engines, or set use_gpu: false"
         )
-    cpus = config.num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus
+    cpus = num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus
     if not chosen and cpus + 0.2 > resources.get("CPU", 0):
         raise Refused(
             f"num_workers and num_engines reserve {cpus:g} CPUs, the cluster has {resources.get('CPU', 0):g}; "

@@ -1,5 +1,7 @@
 """What every process of a run needs to find the others: names, directory, attempt."""
 
+import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,3 +46,14 @@ class RunContext:
 
     def metrics(self) -> Any:
         return self.actor("metrics")
+
+
+def connect(serves: bool = True) -> None:
+    """Connects this process to the cluster that RAY_ADDRESS names, or to a local one of its own."""
+    from ray import serve
+
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS")
+        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+        if address is None and serves:
+            serve.start(proxy_location="Disabled")  # a cluster of the run's own needs no HTTP port

@@ -19,7 +19,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from app.chat import continuation, reads_on, render
-from app.config import Config, EnvironmentConfig
+from app.config import Config, EntryConfig
 from app.conversation import Conversation
 from app.engine import ENGINE_RETURN_S, Completion, Sampling, engine_died
 from app.policy import end_token_ids, tokenizer
@@ -45,7 +45,7 @@ class Sampler:
         self,
         run_id: str,
         model: str | Path,
-        environments: Sequence[EnvironmentConfig],
+        environments: Sequence[EntryConfig],
         samplings: Mapping[str, Sampling],
         max_prompt_tokens: int,
     ) -> None:
@@ -220,13 +220,13 @@ def _told(talk: Conversation) -> dict[str, Any]:
     return {"sampled": talk.sampled, "turns": talk.turns, "prefix_breaks": talk.prefix_breaks}
 
 
-def samplings(config: Config, n: int, temperature: float | None = None) -> dict[str, Sampling]:
+def samplings(config: Config, n: int) -> dict[str, Sampling]:
     """How each environment's completions are drawn, by label: its own settings, else the run's."""
     return {
         entry.label: Sampling(
             n=n,
             max_tokens=entry.max_tokens or config.max_tokens,
-            temperature=config.temperature_of(entry.label) if temperature is None else temperature,
+            temperature=config.temperature_of(entry.label),
             top_p=entry.top_p or config.top_p,
             stop_token_ids=(),
         )

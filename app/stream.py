@@ -18,7 +18,7 @@ from ray.data.block import BlockMetadata
 
 from app import admission
 from app.batch import SHARE, Batch, BatchBuilder
-from app.config import Config, EnvironmentConfig
+from app.config import Config, EntryConfig, EnvironmentConfig
 from app.policy import vocabulary_size
 from app.prompts import PromptOrder, weight_at
 from app.rollout import GROUP, SAMPLE, Rollout
@@ -129,7 +129,7 @@ class Environments:
         return batch.set_column(batch.column_names.index("samples"), "samples", pa.array([scored], pa.list_(SCORED)))
 
 
-def reward_workers(environments: Sequence[EnvironmentConfig], eos_token: str) -> dict[str, EnvironmentPool]:
+def reward_workers(environments: Sequence[EntryConfig], eos_token: str) -> dict[str, EnvironmentPool]:
     """The reward processes of each environment, by label."""
     return {
         entry.label: EnvironmentPool(

@@ -34,14 +34,13 @@ from app.admission import GATE_NAME, Admission
 from app.advantage import formula
 from app.config import Config, ConfigError
 from app.engine import deploy, dtype_name
-from app.evaluate import ACTOR_NAME as EVALUATOR
-from app.evaluate import Evaluator
-from app.run_context import RunContext, answer
+from app.evaluator import ACTOR_NAME as EVALUATOR
+from app.evaluator import Evaluator
+from app.run_context import RunContext, answer, connect
 from app.run_dir import RunDir, RunError, application_of, create_for
 from app.sealed import newest, step_of
 from app.stall import watchdog
 from app.weights import STORE_NAME, WeightStore
-from environments.loader import load as load_environment
 from metrics import actor as metrics_actor
 
 logger = logging.getLogger("telescope")
@@ -96,7 +95,7 @@ def run(config: Config, run_dir: RunDir) -> None:
     model = preflight.policy_of(config)
     eos_token = preflight.check_prompts(config, model)
     _keep_tokenizer(Path(model), run_dir)
-    _connect()
+    connect()
     signal.signal(signal.SIGTERM, _stop)  # again: Ray's own handler would leave without taking anything down
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
     preflight.check_engine(config, model, use_gpu)
@@ -129,7 +128,7 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
     pace = (config.prompts_per_step, config.max_async_rollout, config.steps, config.groups_per_ticket)
     actors[GATE_NAME] = _named(Admission, GATE_NAME, context, *pace)
     actors[STORE_NAME] = _named(WeightStore, STORE_NAME, context)
-    if config.eval.every:
+    if config.evals:
         actors[EVALUATOR] = _named(Evaluator, EVALUATOR, context, config, context)
     checkpoint = newest(context.checkpoints) if context.attempt > 1 else None
     actors["metrics"] = metrics_actor.start(
@@ -140,7 +139,7 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
         resume_step=step_of(checkpoint) if checkpoint else 0,
         config=config.model_dump()
         | {"dtype": dtype_name(config, use_gpu), "advantage_formula": formula(config.algorithm, config.advantage_norm)},
-        environments=_environment_ranges(config),
+        environments=preflight.metric_ranges(config),
         num_slots=config.num_engines * config.engine.max_num_seqs,
         wandb=config.wandb.model_dump() if config.wandb else None,
         tensorboard=config.tensorboard,
@@ -151,18 +150,6 @@ def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], u
 
 def _named(kind: Any, name: str, context: RunContext, *arguments: Any) -> Any:
     return kind.options(name=name, namespace=context.namespace).remote(*arguments)
-
-
-def _environment_ranges(config: Config) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": entry.label,
-            "reward_min": entry.reward_min,
-            "reward_max": entry.reward_max,
-            "metrics_ranges": load_environment(entry.name, entry.kwargs).metrics_ranges,
-        }
-        for entry in config.environments
-    ]
 
 
 @contextmanager
@@ -200,15 +187,6 @@ def _take_down(context: RunContext, actors: dict[str, Any], state: str) -> None:
         serve.delete(application_of(context.run_id))
     except (ray.exceptions.RayError, serve_exceptions.RayServeException, RuntimeError, TimeoutError):
         logger.exception("the engines could not be removed; the job API will remove them")
-
-
-def _connect() -> None:
-    """The cluster of the job, or a local one."""
-    if not ray.is_initialized():
-        address = os.environ.get("RAY_ADDRESS")
-        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
-        if address is None:
-            serve.start(proxy_location="Disabled")  # a cluster of the run's own needs no HTTP port
 
 
 def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:

@@ -17,8 +17,9 @@ import torch.distributed as dist
 from app import admission, checkpoint, sealed
 from app.checkpoint import Place
 from app.config import Config
-from app.evaluate import ACTOR_NAME as EVALUATOR
-from app.evaluate import TIMEOUT_S as EVAL_TIMEOUT_S
+from app.evaluator import ACTOR_NAME as EVALUATOR
+from app.evaluator import TIMEOUT_S as EVAL_TIMEOUT_S
+from app.evaluator import due
 from app.publish import Publisher
 from app.run_context import RunContext, answer
 from app.trainer import Trainer
@@ -34,16 +35,20 @@ def run(config: Config, context: RunContext) -> None:
     """Trains until the last step. The same on every rank; only rank 0 talks to the rest of the run."""
     worker = Worker(config, context)
     worker.publish(worker.place.step)
-    worker.evaluate(worker.place.step)
+    worker.begin_evals(worker.place.step)
     worker.open_gate()
     for batch in worker.batches():
         values = worker.trainer.train_step(batch)
+        worker.finish_evals()
         values |= worker.publish(batch.step)
         worker.step_done(batch)
-        worker.evaluate(batch.step)
+        worker.begin_evals(batch.step)
         written = worker.write_checkpoint(batch)
+        if written or batch.step == config.steps:
+            worker.finish_evals()  # a resume would not make them again, and nothing comes after the last
         worker.log(batch, values | worker.stored())
         worker.seal(written, batch)
+    worker.finish_evals()
     worker.stored()
 
 
@@ -60,6 +65,8 @@ class Worker:
         self.spans = self.trainer.spans
         self.cursor = self.place.cursor
         self.started = 0
+        self.evaluating = False
+        self.evaluation: ray.ObjectRef | None = None
         self.logged: ray.ObjectRef | None = None
         # Consumed from now on, so that the stream's actors start while the engines do; the gate still holds it.
         self.stream = Ahead(_stream_of_rank()) if self.place.step < config.steps else None
@@ -103,14 +110,21 @@ class Worker:
         if self.rank == 0:
             self.started = answer(self.gate.step_done.remote(batch.step), CONTROL_TIMEOUT_S, "the admission actor")
 
-    def evaluate(self, step: int) -> None:
-        """Held-out evaluation where it is due: before training, every so many steps, and after the last."""
-        every = self.config.eval.every
-        if every == 0 or not (step % every == 0 or step == self.config.steps):
+    def begin_evals(self, step: int) -> None:
+        """Starts the evals that are due; training goes on meanwhile."""
+        self.evaluating = bool(due(self.config, step))
+        if self.evaluating and self.rank == 0:
+            self.evaluation = self.context.actor(EVALUATOR).run.remote(step)
+
+    def finish_evals(self) -> None:
+        """Waits for the evals that were begun. Before every push: an eval is of one version of the weights."""
+        if not self.evaluating:
             return
+        self.evaluating = False
         with self.spans.measure("eval"):
             if self.rank == 0:
-                answer(self.context.actor(EVALUATOR).run.remote(step), EVAL_TIMEOUT_S, "the evaluator")
+                start_s, end_s = answer(self.evaluation, EVAL_TIMEOUT_S, "the evaluator")
+                self.spans.add("eval", start_s, end_s, lane="evals")
                 answer(self.gate.mark_progress.remote(), CONTROL_TIMEOUT_S, "the admission actor")
             dist.barrier(group=self.cpu_group)
 

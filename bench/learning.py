@@ -52,7 +52,7 @@ class Sampler:
         self.version = 0
         self.environment: Any = load_environment(config.environments[0].name, config.environments[0].kwargs)
         self.train = self.environment.samples("train")
-        self.held_out = self.environment.samples("eval")[: config.eval.num_prompts]
+        self.held_out = self.environment.samples("eval")[: config.evals[0].num_samples]
         self.order = PromptOrder([len(self.train)], lambda batch: [1.0], config.seed, config.prompts_per_step)
         self.next_group = 0
 
@@ -162,7 +162,7 @@ def learn(config: Config) -> tuple[Curve, float]:
         (share,) = next(stream).shares
         trainer.train_step(read_share(pa.Table.from_pylist([share], schema=SHARE)))
         sampler.load(trainer, step)
-        if step % config.eval.every == 0 or step == config.steps:
+        if step % config.evals[0].eval_every == 0 or step == config.steps:
             curve[step] = sampler.reward()
     return curve, time.monotonic() - start_s
 

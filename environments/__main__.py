@@ -1,8 +1,9 @@
-"""python -m environments list | check: environments before a run.
+"""python -m environments list | check | score: environments before a run, and stored rollouts judged anew.
 
     python -m environments check NAME [--kwargs JSON] [--config FILE]
+    python -m environments score RUN --environment NAME|package.module:Class|FILE.py [--out FILE.parquet]
 
-NAME is what a configuration would say. Exit status: 0 fit, 1 not fit, 2 it cannot be checked.
+NAME is what a configuration would say. Exit status: 0 fit, 1 not fit (or nothing could be scored), 2 it cannot be done.
 """
 
 import argparse
@@ -68,6 +69,21 @@ def _wishes(options: argparse.Namespace) -> Iterator[Wish]:
         yield Wish(entry.name, kwargs, best, options.samples, entry.reward_timeout_s, **limits)
 
 
+def _score(options: argparse.Namespace) -> int:
+    from app.rescore import rescore
+
+    return rescore(
+        options.run_dir,
+        options.environment,
+        options.kwargs or {},
+        step=options.step,
+        env=options.env,
+        limit_s=options.limit_s,
+        processes=options.processes,
+        out=options.out,
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m environments", description=(__doc__ or "").split("\n")[0])
     commands = top.add_subparsers(dest="command", required=True)
@@ -78,8 +94,17 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--samples", type=int, default=64, help="samples to try replies on")
     one.add_argument("--reward-max", type=float, help="highest reward; by default the highest that a gold answer gets")
     one.set_defaults(run=_check)
-    one.add_argument("--kwargs", type=_mapping, metavar="JSON", help="settings of the environment")
-    one.add_argument("--limit-s", type=float, default=10.0, help="longest time of one reward, in seconds")
+    again = commands.add_parser("score", help="judge a run's stored rollouts with another environment")
+    again.add_argument("run_dir", metavar="RUN", help="run directory")
+    again.add_argument("--environment", required=True, help="name, package.module:Class or path of a .py file")
+    again.add_argument("--step", type=int, help="only rollouts of this step")
+    again.add_argument("--env", metavar="LABEL", help="only rollouts of this environment of the run")
+    again.add_argument("--out", metavar="FILE.parquet", help="write every rollout with its old and new reward")
+    again.add_argument("--processes", type=int, help="processes that judge; by default one a CPU")
+    again.set_defaults(run=_score)
+    for command in (one, again):
+        command.add_argument("--kwargs", type=_mapping, metavar="JSON", help="settings of the environment")
+        command.add_argument("--limit-s", type=float, default=10.0, help="longest time of one reward, in seconds")
     return top
 
 

@@ -62,6 +62,14 @@ def is_path(name: str) -> bool:
     return name.endswith(".py") or ".py:" in name
 
 
+def absolute(name: str) -> str:
+    """The same name; a path, which another process may read in another folder, from the root."""
+    if not is_path(name):
+        return name
+    path, colon, attribute = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
+    return f"{Path(path).expanduser().absolute()}{colon}{attribute}"
+
+
 def _own() -> list[str]:
     """Files and packages in this folder."""
     folder = Path(__file__).parent

@@ -26,7 +26,7 @@ from metrics.sinks import Sink
 from metrics.step import StepNumbers, step_numbers
 from metrics.store import CHECKS, TABLES, Store
 from metrics.timeline import slot_shares, spans_of, window
-from metrics.values import check_environments, eval_values, maxima, plain, step_values
+from metrics.values import asked_pass_k, check_environments, eval_values, maxima, plain, step_values
 from metrics.verdict import Facts
 
 Points = list[tuple[int, str, float]]
@@ -265,7 +265,7 @@ class MetricsCore:
             self.store.evals.append(rows, attempt=self.attempt, source=source, seq=seq, meta={})
         frame = pl.from_arrow(rows)
         assert isinstance(frame, pl.DataFrame)
-        found |= eval_metrics(frame, maxima(self.environments))
+        found |= eval_metrics(frame, maxima(self.environments), asked_pass_k(self.environments))
         self.add_points([(step, key, value) for key, value in found.items()], source, seq)
         for sink in self.sinks:
             sink.log(step, found)

@@ -49,6 +49,12 @@ entry(
     absent_when="fewer than two judged problems",
     reduction="sample standard deviation of the problems' means / √problems",
 )
+entry(
+    "weights_version",
+    "Version of the weights that sampled every token of the eval; the run fails where there were several.",
+    absent_when="never",
+    reduction="none",
+)
 entry("errored", "Problems whose completions all failed.", unit="problems", absent_when="never", reduction="count")
 entry(
     "pass@<k>/<metric>",
@@ -64,20 +70,27 @@ entry(
 )
 
 
-def eval_metrics(rows: pl.DataFrame, maxima: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """eval/* of one eval step. maxima: eval name → metric → the value that counts as solved, where it is not 1.0."""
+def eval_metrics(
+    rows: pl.DataFrame, maxima: Mapping[str, Mapping[str, float]], pass_k: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, float]:
+    """eval/* of one eval step.
+
+    maxima: eval name → metric → the value that counts as solved, where it is not 1.0. pass_k: eval name → for which k
+    to tell pass@k and pass^k; without it every power of two up to the largest number of completions of a problem.
+    """
     values: dict[str, float] = {}
     for name in rows["env"].unique().sort().to_list():
         mine = rows.filter(pl.col("env") == name).sort("problem_id", "group_id", "sample_id")
-        values |= {f"eval/{name}/{key}": value for key, value in of_one(mine, maxima.get(name, {})).items()}
+        found = of_one(mine, maxima.get(name, {}), (pass_k or {}).get(name))
+        values |= {f"eval/{name}/{key}": value for key, value in found.items()}
     return values
 
 
-def of_one(rows: pl.DataFrame, maxima: Mapping[str, float]) -> dict[str, float]:
+def of_one(rows: pl.DataFrame, maxima: Mapping[str, float], pass_k: Sequence[int] | None = None) -> dict[str, float]:
     columns = metric_columns(rows)
     values = {"errored": float(sum(all(value is None for value in problem) for problem in columns["reward"]))}
     for name, problems in columns.items():
-        values |= means(name, problems) | passes(name, problems, maxima.get(name, 1.0))
+        values |= means(name, problems) | passes(name, problems, maxima.get(name, 1.0), pass_k)
     return values
 
 
@@ -108,16 +121,19 @@ def means(name: str, problems: list[Problem]) -> dict[str, float]:
     return values | ({f"{name}_stderr": stdev(each) / math.sqrt(len(each))} if len(each) > 1 else {})
 
 
-def passes(name: str, problems: list[Problem], solved: float) -> dict[str, float]:
-    """k: every power of two up to the largest number of completions of a problem."""
+def passes(name: str, problems: list[Problem], solved: float, pass_k: Sequence[int] | None = None) -> dict[str, float]:
+    """For each k, over the problems that have so many completions; none where no problem has."""
     counts = [(len(problem), sum(value == solved for value in problem)) for problem in problems]
-    values, k = {}, 1
-    while k <= max(n for n, _ in counts):
-        able = [(n, c) for n, c in counts if n >= k]
-        values[f"pass@{k}/{name}"] = fmean([pass_at_k(n, c, k) for n, c in able])
-        values[f"pass^{k}/{name}"] = fmean([pass_all_k(n, c, k) for n, c in able])
-        k *= 2
+    values = {}
+    for k in pass_k or powers_of_two(max(n for n, _ in counts)):
+        if able := [(n, c) for n, c in counts if n >= k]:
+            values[f"pass@{k}/{name}"] = fmean([pass_at_k(n, c, k) for n, c in able])
+            values[f"pass^{k}/{name}"] = fmean([pass_all_k(n, c, k) for n, c in able])
     return values
+
+
+def powers_of_two(most: int) -> list[int]:
+    return [1 << power for power in range(most.bit_length())]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

@@ -22,7 +22,7 @@ from metrics.schema import NARROW
 from metrics.step import step_metrics
 from metrics.store import FOLDER, merge_series_meta
 from metrics.timeline import slot_shares, spans_of, window
-from metrics.values import maxima
+from metrics.values import asked_pass_k, maxima
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
 SHARES = ("timing_generation_pct", "timing_reward_pct", "timing_idle_pct")
@@ -124,9 +124,9 @@ def derived_by_step(
         previous_step = step
     if lag and derived:
         add_shares(derived, windows, rows, about["num_slots"], lag, logged)
-    solved = maxima(about["environments"])
+    solved, pass_k = maxima(about["environments"]), asked_pass_k(about["environments"])
     for (step,), part in evals.group_by("step"):
-        derived.setdefault(int(step), {}).update(eval_metrics(part, solved))
+        derived.setdefault(int(step), {}).update(eval_metrics(part, solved, pass_k))
     return derived, bad_rows + bad_spans + bad_evals
 
 

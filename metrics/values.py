@@ -51,6 +51,11 @@ def maxima(environments: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, flo
     return found
 
 
+def asked_pass_k(environments: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Per eval for which k it tells pass@k, where that was said."""
+    return {environment["name"]: environment["pass_k"] for environment in environments if environment.get("pass_k")}
+
+
 def check_environments(environments: Sequence[Mapping[str, Any]]) -> None:
     for environment in environments:
         name = keys.check(environment["name"])

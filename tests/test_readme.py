@@ -99,7 +99,11 @@ def test_the_configuration_page_is_current():
 
 
 def test_modules_that_the_pages_run_exist():
-    named = {name for page in PAGES for name in re.findall(r"python -m ((?:app|ui|metrics)[.\w]*)", page.read_text())}
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"python -m ((?:app|environments|ui|metrics)[.\w]*)", page.read_text())
+    }
     for name in sorted(named):
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0, name

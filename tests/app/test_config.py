@@ -63,12 +63,13 @@ def test_the_smallest_file_loads_and_the_rest_is_defaults(file):
     assert (loaded.environments[0].label, loaded.environments[0].weight) == ("sums", 1.0)
 
 
-# configs/ also holds files for Ray Serve.
-RUNS = [path for path in sorted((ROOT / "configs").glob("*.y*ml")) if "applications:" not in path.read_text()]
+# configs/ also holds files for Ray Serve and for evaluations.
+RUNS = [path for path in sorted((ROOT / "configs").glob("*.y*ml")) if "\nenvironments:" in path.read_text()]
 
 
 def test_every_run_in_configs_loads():
     assert [path.name for path in RUNS if load(path).steps < 1] == []
+    assert {"demo.yaml", "gpu.yaml", "smollm2.yaml"} <= {path.name for path in RUNS}
 
 
 @pytest.mark.parametrize(
@@ -380,6 +381,45 @@ def test_an_environment_may_be_a_file_which_is_kept_by_its_absolute_path(tmp_pat
     assert from_dict(parse(dump(loaded))[0]) == loaded
 
 
+def test_an_eval_of_an_environment_takes_over_its_settings_and_none_of_its_sampling_temperature():
+    short = {
+        "name": "sums",
+        "label": "short",
+        "kwargs": {"terms": 3},
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "weight": 2.0,
+    }
+    evals = [{"name": "short", "pass_k": [1, 4]}, {"name": "short", "label": "greedy", "temperature": 0, "kwargs": {}}]
+    loaded = config(environments=[short], evals=[*evals, {"name": "countdown"}])
+    first, greedy, other = loaded.evals
+    assert (first.name, first.label, first.kwargs, first.max_tokens) == ("sums", "short", {"terms": 3}, 9)
+    assert (first.temperature, first.completions) == (1.0, 4)
+    assert (greedy.name, greedy.label, greedy.kwargs, greedy.completions) == ("sums", "greedy", {}, 1)
+    assert (other.name, other.label, other.max_tokens) == ("countdown", "countdown", None)
+    assert from_dict(parse(dump(loaded))[0]) == loaded
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"name": "sums", "weight": 1}, "evals.1.weight: unknown key"),
+        ({"name": "sums"}, "evals.1.label: 'sums' is also the label of evals.0; give each entry its own label"),
+        ({"name": "x", "pass_k": []}, "evals.1.pass_k: got a list of 0, wanted at least 1 entry"),
+        (
+            {"name": "x", "pass_k": [4], "completions": 2},
+            "evals.1.pass_k: got 4, which needs as many completions, not 2",
+        ),
+        ({"name": "x", "eval_every": 0}, "evals.1.eval_every: got 0, wanted at least 1"),
+        ({"name": "x", "max_tokens": 9999}, "evals.1.max_tokens: got 9999, wanted at most the run's max_tokens = 256"),
+        ("sums", "evals.1: got 'sums', wanted a section of keys"),
+    ],
+)
+def test_an_eval_that_makes_no_sense_is_refused(entry, words):
+    (line,) = refusal(evals=[{"name": "sums"}, entry])
+    assert line.startswith(words)
+
+
 def test_an_environments_label_is_its_name_unless_given():
     loaded = config(environments=[{"name": "sums"}, {"name": "my.env:Hard"}, {"name": "sums", "label": "sums hard"}])
     assert [environment.label for environment in loaded.environments] == ["sums", "my.env:Hard", "sums hard"]
@@ -404,7 +444,7 @@ def test_an_environments_label_is_its_name_unless_given():
         {"algorithm": "sapo", "clip_ratio_c": 3.0, "sapo_tau_pos": 2.0},
         {"aggregation": "token_sum_norm", "algorithm": "dr_grpo"},
         {"max_async_rollout": 1, "max_off_policy_steps": 4},
-        {"eval": {"every": 5, "temperature": 0}},
+        {"evals": [{"name": "sums", "eval_every": 5, "temperature": 0}]},
     ],
     ids=str,
 )

@@ -52,6 +52,23 @@ def test_an_unknown_environment_is_named_with_the_nearest():
         preflight.check_environments(config)
 
 
+def test_an_eval_of_a_problem_that_is_trained_on_is_refused(monkeypatch):
+    """The same environment with other sizes of its splits: what was held out is trained on."""
+    trained = {"name": "sums", "kwargs": {"num_train": 2_600, "num_eval": 20}}
+    apart, mixed = ({"name": "sums", "label": "held", "kwargs": {"num_train": 20, "num_eval": n}} for n in (20, 600))
+    preflight.check_environments(tiny_config(environments=[trained], evals=[apart | {"kwargs": trained["kwargs"]}]))
+    with pytest.raises(Refused, match=r"eval 'held': its problem \w+ is also trained on, by environment 'sums'"):
+        preflight.check_environments(tiny_config(environments=[trained], evals=[mixed]))
+
+
+def test_an_eval_without_held_out_prompts_is_refused():
+    config = tiny_config(evals=[{"name": "tests.environments.faulty:NoEval", "label": "none"}])
+    with pytest.raises(
+        Refused, match=r"eval 'none': environment .* has no eval samples with kwargs \{\}; give it a held"
+    ):
+        preflight.check_environments(config)
+
+
 @pytest.mark.parametrize("backend", ["app.nowhere:Trainer", "app.trainer:Nobody"])
 def test_a_backend_that_is_not_there(backend):
     with pytest.raises(Refused, match="cannot be imported"):

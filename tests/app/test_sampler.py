@@ -377,4 +377,3 @@ def test_each_environment_has_its_own_sampling(model):
         (4, 0.7, 1.0, 16),
         (4, 0.5, 0.9, 8),
     ]
-    assert samplings(config, 2, 0.0)["own"].temperature == 0.0

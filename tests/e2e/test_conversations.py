@@ -40,7 +40,7 @@ def run(jobs, model) -> Run:  # noqa: F811
         max_tokens=96,
         seq_len=256,
         max_async_rollout=0,
-        eval={"every": 3, "num_prompts": 4},
+        evals=[{"name": "talk", "eval_every": 3, "num_samples": 4}],
         steps=3,
     )
     return finished(jobs.submit(config))

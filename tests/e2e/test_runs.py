@@ -84,7 +84,7 @@ def synchronous(jobs) -> Run:
     config = small_run(
         name="synchronous",
         backend="tests.e2e.backends:WithOwnMetrics",
-        eval={"every": 2, "num_prompts": 8},
+        evals=[{"name": "sums", "eval_every": 2, "num_samples": 8, "pass_k": [1, 3]}],
         wandb={"project": "telescope-tests", "mode": "offline"},
         tensorboard=True,
         **SYNCHRONOUS,

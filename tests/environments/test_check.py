@@ -147,3 +147,23 @@ def test_settings_are_json(capsys):
     assert "wanted a JSON object, got 'terms=3'" in capsys.readouterr().err
     assert main(["check", "sums", "--kwargs", '{"tems": 3}']) == 1
     assert "has no setting 'tems' (str); accepted: terms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere", "--environment", "sums"], "there is no run here"),
+        (["RUN", "--environment", "sumz"], "environment 'sumz' is unknown"),
+        (["RUN", "--environment", "../x.py"], "there is no file"),
+        (["RUN", "--environment", "sums", "--step", "99"], "no stored rollout to judge"),
+    ],
+)
+def test_what_cannot_be_judged_again_is_refused(words, message, tmp_path, capsys):
+    from app.run_dir import create
+
+    text = "name: r\nmodel: embedded\nsteps: 1\nenvironments:\n  - name: sums\n"
+    run = create(
+        tmp_path, name="r", config_yaml=text, steps=1, model="embedded", environments=["sums"], algorithm="grpo"
+    )
+    assert main(["score", *(str(run.path) if word == "RUN" else word for word in words)]) == 2
+    assert message in capsys.readouterr().err

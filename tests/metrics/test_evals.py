@@ -69,6 +69,19 @@ def test_a_problem_with_too_few_completions_is_left_out_of_pass_at_k():
     assert (found["eval/sums/pass@1/reward"], found["eval/sums/pass@2/reward"]) == (0.25, 1.0)
 
 
+def test_pass_k_is_told_for_what_was_asked():
+    frame = rows([1.0, 0.0, 0.0, 1.0, 1.0])
+    found = eval_metrics(frame, {}, {"sums": [1, 3, 8]})
+    assert {key for key in found if "pass" in key} == {
+        "eval/sums/pass@1/reward",
+        "eval/sums/pass^1/reward",
+        "eval/sums/pass@3/reward",
+        "eval/sums/pass^3/reward",
+    }
+    assert found["eval/sums/pass^3/reward"] == pytest.approx(0.1)
+    assert "eval/sums/pass@4/reward" in eval_metrics(frame, {}, {"words": [1]})
+
+
 def test_the_order_of_the_rows_changes_nothing():
     frame = rows([1.0, 0.0, 1.0], [0.0, None, 1.0])
     assert eval_metrics(frame[[5, 0, 3, 1, 4, 2]], {}) == eval_metrics(frame, {})
