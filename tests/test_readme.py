@@ -34,7 +34,8 @@ def vowels(tmp_path, monkeypatch):
 
 def test_the_environment_of_the_readme_works(vowels):
     train, held_out = vowels.samples("train"), vowels.samples("eval")
-    assert (len(train), len(held_out)) == (500, 500)
+    assert 450 < len(train) <= 500
+    assert 450 < len(held_out) <= 500
     assert not {sample.prompt for sample in train} & {sample.prompt for sample in held_out}
     assert list(train) == list(vowels.samples("train"))
     for sample in train[:50]:
@@ -43,6 +44,13 @@ def test_the_environment_of_the_readme_works(vowels):
         prose = vowels.compute_reward("a few", sample)
         assert (right.total_reward, wrong.total_reward, prose.total_reward) == (1.0, 0.0, 0.0)
         assert (wrong.sample_metrics, prose.sample_metrics) == ({"is_number": 1.0}, {"is_number": 0.0})
+
+
+def test_the_environment_of_the_readme_passes_its_check(vowels, capsys):
+    from environments.__main__ import main
+
+    name = "vowels_of_the_readme:Vowels"
+    assert main(["check", name, "--kwargs", '{"length": 6}']) == 0, capsys.readouterr().out
 
 
 def test_the_environment_of_the_readme_is_a_map_function(vowels):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from app import embedded, model_cache, policy
+from app import chat, embedded, model_cache, policy
 from app.model_cache import BadPolicy, cached
 from app.orthogonal import OrthogonalMomentum, orthogonal
 
@@ -48,12 +48,12 @@ def test_the_embedded_policy_is_a_llama_of_three_million_parameters(cache):
 def test_a_plain_tokenizer_is_loaded_without_torch(cache):
     folder = policy.prepare("embedded", [Choice("sums")], seed=0)
     code = (
-        "import sys; from app import policy; t = policy.tokenizer(sys.argv[1]); "
-        "print(policy.render(t, '1+1='), policy.end_token_ids(t, sys.argv[1]), 'torch' in sys.modules)"
+        "import sys; from app import chat, policy; t = policy.tokenizer(sys.argv[1]); "
+        "print(chat.render(t, '1+1='), policy.end_token_ids(t, sys.argv[1]), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert done.stdout == f"{policy.render(tokenizer, '1+1=')} ({tokenizer.eos_token_id},) False\n"
+    assert done.stdout == f"{chat.render(tokenizer, '1+1=')} ({tokenizer.eos_token_id},) False\n"
 
 
 def test_every_end_token_of_the_generation_config_ends_a_turn(characters, tmp_path):
