@@ -335,7 +335,7 @@ class Config(Section):
     """wait: a step waits for completions that would be too old for the next one. discard: they are aborted and
     replaced, so that no step waits, and short completions are favoured."""
     weight_update: Literal["in_flight", "strict"] = "in_flight"
-    """in_flight: completions that are running go on with new weights. strict: they end first, so that none mixes
+    """in_flight: completions that are running go on with new weights. strict: they end first, so that no turn mixes
     versions, and the engines stand idle meanwhile."""
     discard_group_zero_advantage: bool = True
     """Do not train groups whose rewards are all equal; fresh prompts replace them."""
@@ -382,7 +382,8 @@ class Config(Section):
     runs_dir: Annotated[str, Field(min_length=1)] | None = None
     """Where run directories go; null takes $TELESCOPE_RUNS or ~/telescope_runs."""
     stall_timeout_s: Positive = 600.0
-    """Seconds without a finished step after which the run fails with a report instead of waiting on."""
+    """Seconds without progress (a step, the start of the engines, an eval that training waits for) after which the run
+    fails with a report instead of waiting on."""
 
     @property
     def max_sample_tokens(self) -> int:

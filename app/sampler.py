@@ -22,6 +22,7 @@ from app.chat import continuation, reads_on, render
 from app.config import Config, EntryConfig
 from app.conversation import Conversation
 from app.engine import ENGINE_RETURN_S, Completion, Sampling, engine_died
+from app.model_cache import BadPolicy
 from app.policy import end_token_ids, tokenizer
 from app.run_dir import application_of
 from environments.base import decode_prompt
@@ -36,6 +37,10 @@ ENGINE_POLL_S = 8.0
 
 class EnvironmentFailed(Exception):
     """The environment did not answer a turn; the text is the reason."""
+
+
+class EngineFailed(Exception):
+    """No engine answered a call; the text is the reason."""
 
 
 class Sampler:
@@ -125,8 +130,8 @@ class Sampler:
             for talk, done in zip(talks, completions, strict=True):
                 talk.say(done, self._text(done))
                 talk.finish = done.finish_reason
-        except Exception as problem:  # noqa: BLE001 - the border where an engine's failure becomes data
-            error = f"engine: {type(problem).__name__}: {_last_line(problem)}"
+        except EngineFailed as problem:
+            error = str(problem)
         return [self._row(group, index, talk, error) for index, talk in enumerate(talks)]
 
     async def _talk(
@@ -145,10 +150,10 @@ class Sampler:
                 call = f"{key}/{index}/{talk.num_turns}"
                 (done,) = await self._complete(key, call, talk.ids, sampling, min_version)
                 state = await self._answered(label, talk, done, state, key)
-        except EnvironmentFailed as problem:
+        except (EnvironmentFailed, EngineFailed) as problem:
             error = str(problem)
-        except Exception as problem:  # noqa: BLE001 - the border where an engine's failure becomes data
-            error = f"engine: {type(problem).__name__}: {_last_line(problem)}"
+        except BadPolicy as problem:
+            error = f"turn {talk.num_turns}: {problem}"
         return self._row(group, index, talk, error) | {"state": state, **_told(talk)}
 
     async def _answered(self, label: str, talk: Conversation, done: Completion, state: str, key: str) -> str:
@@ -182,10 +187,10 @@ class Sampler:
             self.calls[key].add(name)
             try:
                 return await self.engines.generate.remote(name, prompt_ids, sampling, min_version)
-            except (ray.exceptions.RayError, RayServeException) as error:
+            except Exception as error:  # the border where an engine's failure becomes data
                 # A dead engine is replaced by Serve; any other error would come again.
                 if time.monotonic() > deadline or not engine_died(error):
-                    raise
+                    raise EngineFailed(f"engine: {type(error).__name__}: {_last_line(error)}") from error
                 await asyncio.sleep(min(attempt, ENGINE_POLL_S))
             finally:
                 self.calls[key].discard(name)

@@ -48,7 +48,7 @@ class Member:
 @contextmanager
 def watchdog(config: Config, context: RunContext, gate: Any) -> Iterator[None]:
     """Raises Stalled in the main thread when no step is finished for `stall_timeout_s`."""
-    over = threading.Event()
+    over, ending = threading.Event(), threading.Lock()
     reasons: list[str] = []
 
     def wake(_number: int, _frame: FrameType | None) -> None:
@@ -57,15 +57,17 @@ def watchdog(config: Config, context: RunContext, gate: Any) -> Iterator[None]:
     def watch() -> None:
         if _stands_still(gate, config.stall_timeout_s, over):
             reasons.append(_explain(config, context))
-            if not over.is_set():
-                os.kill(os.getpid(), signal.SIGUSR1)
+            with ending:  # once our handler is gone the signal would end the process
+                if not over.is_set():
+                    os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, wake)
     threading.Thread(target=watch, daemon=True, name="watchdog").start()
     try:
         yield
     finally:
-        over.set()
+        with ending:
+            over.set()
         signal.signal(signal.SIGUSR1, before)
 
 
@@ -75,7 +77,7 @@ def _stands_still(gate: Any, limit_s: float, over: threading.Event) -> bool:
     while not over.wait(WATCH_PERIOD_S):
         try:
             now = ray.get(gate.progress.remote(), timeout=min(GATE_TIMEOUT_S, limit_s))
-        except ray.exceptions.GetTimeoutError:
+        except ray.exceptions.RayError:  # a time-out is one, too
             now = done  # a gate that does not answer makes no progress either
         if now != done:
             done, since = now, time.monotonic()
