@@ -6,7 +6,7 @@ export HF_HUB_OFFLINE := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup smollm2 demo test check lint types fast docs clean
+.PHONY: help setup smollm2 demo test chaos check lint types fast docs clean
 
 help: ## show the targets
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: setup lint types ## everything: style, types, fast tests, then the real st
 	$(BIN)/python -m pytest
 
 check: setup lint types fast ## what to run before a commit: style, types and the fast tests
+
+chaos: setup ## kill -9 each process of a run, one after the other (minutes)
+	$(BIN)/python -m pytest -s -m chaos
 
 lint:
 	$(BIN)/ruff check .

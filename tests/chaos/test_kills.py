@@ -2,7 +2,7 @@
 
 What a checkpoint promises: a resumed run begins at its newest sealed checkpoint. Steps after it are done again, from
 the same prompts in a new attempt; nothing before it is lost, and no group counts in two steps of the history that
-stands. `TELESCOPE_CHAOS_ROUNDS=4` makes it 20 kills.
+stands. `make chaos` runs it, apart from the other tests; `TELESCOPE_CHAOS_ROUNDS=4` makes it 20 kills.
 """
 
 import os
@@ -21,7 +21,7 @@ from app.run_dir import application_of, namespace_of
 from metrics.recompute import recompute
 from tests.e2e.test_runs import columns, finished, nothing_is_left, rows, small_run
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.stack, pytest.mark.timeout(3600)]
 
 ROUNDS = int(os.environ.get("TELESCOPE_CHAOS_ROUNDS", "1"))
 VICTIMS = ("metrics", "engine replica", "rollout stage", "trainer", "driver")
