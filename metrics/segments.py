@@ -109,8 +109,9 @@ def segment_of(item: Any) -> Segment | None:
         return None
     is_right = shape in ((2, 0), (2, 2)) and all(isinstance(number, int) for number in numbers)
     is_here = isinstance(segment.file, str) and Path(segment.file).name == segment.file
-    maps = (segment.messages, segment.meta)
-    return segment if is_right and is_here and all(isinstance(one, dict) for one in maps) else None
+    has_maps = isinstance(segment.messages, dict) and isinstance(segment.meta, dict)
+    has_names = isinstance(segment.replaces, list) and all(isinstance(name, str) for name in segment.replaces)
+    return segment if is_right and is_here and has_maps and has_names else None
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -223,6 +223,8 @@ def test_a_damaged_segment_does_not_make_a_reader_begin_again(tmp_path):
         {"attempts": [1, "2"]},
         {"last_row": "9"},
         {"meta": []},
+        {"replaces": 5},
+        {"replaces": [["x.parquet"]]},
     ],
 )
 def test_a_line_of_the_manifest_that_is_no_segment_of_its_folder_is_named(tmp_path, line):
