@@ -225,7 +225,10 @@ async def _no_key_twice(request: Request) -> None:
         if twice := next((key for key in keys if keys.count(key) > 1), None):
             raise HTTPException(422, f"key {twice[:80]!r} stands twice; leave one out")
 
-    json.loads(await request.body(), object_pairs_hook=check)
+    try:
+        json.loads(await request.body(), object_pairs_hook=check)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(422, f"the body is not JSON: {error}; send an object with 'config'") from error
 
 
 def strict(value: Any) -> Response:

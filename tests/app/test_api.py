@@ -76,6 +76,13 @@ def test_a_key_that_stands_twice_is_refused(offline):
     assert (answer.status_code, answer.json()["detail"]) == (422, "key 'name' stands twice; leave one out")
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 99_999], ids=["empty", "cut", "not text", "deep"])
+def test_a_body_that_is_no_json_is_refused(offline, body):
+    answer = offline.post("/api/runs", content=body, headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("the body is not JSON: ")
+
+
 def test_without_a_cluster_a_start_is_unavailable_and_reading_works(offline, tmp_path):
     run = new_run(tmp_path)
     answer = offline.post("/api/runs", json={"config": "small.yaml"})
