@@ -22,7 +22,7 @@ from metrics.ledger import balance
 from metrics.population import arranged
 from metrics.schema import SAMPLES, SPANS, Outcome, conform
 from metrics.segments import DamagedSegment, read_manifest, read_segment
-from metrics.sinks import Sink
+from metrics.sinks import Sink, close_all
 from metrics.step import StepNumbers, step_numbers
 from metrics.store import CHECKS, TABLES, Store
 from metrics.timeline import slot_shares, spans_of, window
@@ -284,8 +284,7 @@ class MetricsCore:
             self.add_points(
                 [p for step in sorted(self.windows) for p in self.shares(step, last)], "close", self.attempt
             )
-        for sink in self.sinks:
-            sink.close(state)
+        close_all(self.sinks, state)
         troubles = [self.closing_line(name, text, ok=False) for name, text in self.take_notes().items()]
         if rest := self.books.after_the_last_step():
             said = ", ".join(f"{count} {name}" for name, count in sorted(rest.items()))

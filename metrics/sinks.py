@@ -4,7 +4,8 @@ shown."""
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,8 +77,9 @@ class ThreadedSink:
 
     def trouble(self) -> str | None:
         problem, self.problem = self.problem, None
-        if self.num_dropped:
-            problem = f"{problem or self.name}: {self.num_dropped} rows were dropped because {CAPACITY} are waiting"
+        num_dropped, self.num_dropped = self.num_dropped, 0
+        if num_dropped:
+            problem = f"{problem or self.name}: {num_dropped} rows were dropped because {CAPACITY} are waiting"
         return problem
 
     def close(self, state: str) -> None:
@@ -90,6 +92,12 @@ class ThreadedSink:
         self.thread.join(max(0.0, deadline - time.monotonic()))
         if self.thread.is_alive():
             self.say(f"did not finish within {CLOSE_TIMEOUT_S:g} s")
+
+
+def close_all(sinks: Sequence[Sink], state: str) -> None:
+    """Closes them side by side: whoever waits for the metrics to be closed waits for one sink, however many hang."""
+    with ThreadPoolExecutor(max_workers=len(sinks) or 1) as closers:
+        list(closers.map(lambda sink: sink.close(state), sinks))
 
 
 def described(error: Exception) -> str:

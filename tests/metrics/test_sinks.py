@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from metrics import sinks
+from metrics.journal import read_lines
 from metrics.schema import spans_table
 from metrics.sinks import ThreadedSink, tensorboard_sink, wandb_sink
+from metrics.store import CHECKS
 from tests.metrics.builders import core
 
 
@@ -84,8 +86,30 @@ def test_a_service_that_hangs_costs_the_run_nothing(monkeypatch):
     sink.close("finished")
     assert time.monotonic() - began < 5
     assert "rows were dropped because 3 are waiting" in sink.trouble()
+    assert sink.trouble() is None
     release.set()
     sink.thread.join(10)
+
+
+def test_sinks_that_hang_are_waited_for_together_and_the_others_are_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sinks, "CLOSE_TIMEOUT_S", 1.0)
+    release, service = threading.Event(), Written()
+
+    def hanging(say):
+        release.wait(30)
+        return (lambda step, values: None), (lambda state: None)
+
+    stuck = [ThreadedSink(f"stuck {number}", hanging) for number in range(4)]
+    one = core(tmp_path, sinks=[*stuck, ThreadedSink("service", service.open)])
+    began = time.monotonic()
+    one.close("finished")
+    assert time.monotonic() - began < 3
+    assert service.states == ["finished"]
+    told = {item["check"] for item in read_lines(one.store.root / CHECKS).items}
+    assert told == {sink.name for sink in stuck}
+    release.set()
+    for sink in stuck:
+        sink.thread.join(10)
 
 
 def test_a_service_that_cannot_be_opened_is_asked_once(tmp_path):
