@@ -10,13 +10,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
 from ui.names import layout_name, run_dir
 from ui.replies import reply
 
+LOCK_TIMEOUT_S = 5.0
 MOST_UNDO = 50
 MOST_BYTES = 1_000_000
 ABOUT_FIELDS: dict[str, Callable[[Any], bool]] = {
@@ -55,12 +56,27 @@ class Kept:
     def changing(self) -> Iterator[dict[str, Any]]:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.take(lock)
             content = self.read()
             yield content
             fresh = self.file.with_suffix(".new")
             fresh.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
             fresh.replace(self.file)
+
+    def take(self, lock: IO[str]) -> None:
+        """Waits for the lock, for a bounded time: a server that hangs with it must not hang this one."""
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    message = (
+                        f"{self.file.name}: another server has been changing it for {LOCK_TIMEOUT_S:g} s; try again"
+                    )
+                    raise HTTPException(503, message) from error
+            time.sleep(0.05)
 
 
 def said_about(about: Kept) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -86,6 +102,32 @@ def routes(root: Path) -> APIRouter:
     return api
 
 
+async def _json(request: Request) -> dict[str, Any]:
+    body = await request.body()
+    if len(body) > MOST_BYTES:
+        raise HTTPException(413, f"{len(body)} bytes sent; the limit is {MOST_BYTES}")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise HTTPException(400, f"a JSON object is wanted, got {type(found).__name__}")
+    _check_text(found)
+    return found
+
+
+def _check_text(found: dict[str, Any]) -> None:
+    """JSON can name half of a character pair, which no file and no page can hold."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise HTTPException(400, f"a text holds half of a character ({error.object[error.start]!a})") from error
+
+
+Body = Annotated[dict[str, Any], Depends(_json)]
+"""Read before the route runs, which is in a thread of its own: waiting for the lock stops no other page."""
+
+
 def keeping_layouts(api: APIRouter, layouts: Kept) -> None:
     @api.get("/layouts")
     def names() -> Response:
@@ -98,9 +140,8 @@ def keeping_layouts(api: APIRouter, layouts: Kept) -> None:
         return reply(_shown(name, _entry(layouts.read(), layout_name(name))))
 
     @api.put("/layouts/{name}")
-    async def save(name: str, request: Request) -> Response:
+    def save(name: str, wanted: Body) -> Response:
         """Save when `version` is the one on disk; else 409 with what is there. Fields we do not know are kept."""
-        wanted = await _json(request)
         layout = wanted.get("layout")
         check_layout(layout)
         with layouts.changing() as held:
@@ -140,38 +181,15 @@ def changing_layouts(api: APIRouter, layouts: Kept) -> None:
 
 def describing(api: APIRouter, root: Path, about: Kept) -> None:
     @api.put("/about/{run_id}")
-    async def describe(run_id: str, request: Request) -> Response:
+    def describe(run_id: str, wanted: Body) -> Response:
         """Label, notes, tags, colour, archived: what people say about a run. The run itself is not changed."""
         run_dir(root, run_id)
-        wanted = await _json(request)
         for name, value in wanted.items():
             if name not in ABOUT_FIELDS or not ABOUT_FIELDS[name](value):
                 raise HTTPException(400, f"{name[:40]}: not a valid value for one of {', '.join(ABOUT_FIELDS)}")
         with about.changing() as held:
             held[run_id] = {**_valid(held.get(run_id)), **wanted}
         return reply(held[run_id])
-
-
-async def _json(request: Request) -> dict[str, Any]:
-    body = await request.body()
-    if len(body) > MOST_BYTES:
-        raise HTTPException(413, f"{len(body)} bytes sent; the limit is {MOST_BYTES}")
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise HTTPException(400, f"a JSON object is wanted, got {type(found).__name__}")
-    _check_text(found)
-    return found
-
-
-def _check_text(found: dict[str, Any]) -> None:
-    """JSON can name half of a character pair, which no file and no page can hold."""
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise HTTPException(400, f"a text holds half of a character ({error.object[error.start]!a})") from error
 
 
 LEVELS = ("sections", "groups", "charts")

@@ -1,13 +1,16 @@
 """Runs, their logs, what people say about them, layouts, and the form for a new run."""
 
+import fcntl
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.metrics.builders import write_run
-from ui import configs
+from ui import configs, kept
 from ui.app import without_pages
 from ui.shell import first_text, judged, started_run
 
@@ -137,6 +140,27 @@ def test_a_layout_is_versioned_and_a_stale_save_is_a_conflict(client):
     assert client.put("/data/layouts/default", json={"version": 0, "layout": LAYOUT}).json()["version"] == 1
     stale = client.put("/data/layouts/default", json={"version": 0, "layout": {"sections": []}})
     assert (stale.status_code, stale.json()["version"], stale.json()["layout"]) == (409, 1, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("address", "file", "body"),
+    [("layouts/x", "layouts", {"version": 0, "layout": LAYOUT}), ("about/{}", "about", {"notes": "x"})],
+)
+def test_a_file_that_another_server_holds_delays_no_page(client, root, run, monkeypatch, address, file, body):
+    (root / ".telescope").mkdir()
+    url = f"/data/{address.format(run.name)}"
+    with (root / ".telescope" / f"{file}.lock").open("w") as other, ThreadPoolExecutor() as pool:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = pool.submit(client.put, url, json=body)
+        time.sleep(0.3)
+        assert client.get("/data/layouts").status_code == 200
+        assert not waiting.done()
+        monkeypatch.setattr(kept, "LOCK_TIMEOUT_S", 0.1)
+        refused = client.put(url, json=body)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert waiting.result(timeout=10).status_code == 200
+    assert refused.status_code == 503
+    assert refused.json()["detail"] == f"{file}.json: another server has been changing it for 0.1 s; try again"
 
 
 def test_a_layout_keeps_fields_that_are_not_known(client):
