@@ -6,7 +6,6 @@ not finite arrives as {"nonfinite": "nan"}.
 
 import contextlib
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ from app.config import ConfigError
 from app.jobs import Jobs, Run, StopFailed
 from app.ray_jobs import NoCluster
 from app.run_dir import RunError, RunNotFound
-from metrics.schema import safe
+from metrics.schema import marked
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MOST_LINES = 10_000
@@ -205,7 +204,7 @@ def _seen(run: Run) -> RunView:
     """RunError when run.json is not of this version or damaged."""
     status = run.status()
     try:
-        return RunView.model_validate(_marked({**run.record(), "state": str(status), "reason": status.reason}))
+        return RunView.model_validate(marked({**run.record(), "state": str(status), "reason": status.reason}))
     except ValidationError as error:
         first = error.errors()[0]
         raise RunError(f"run {run.id!r}: run.json: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -233,16 +232,4 @@ async def _no_key_twice(request: Request) -> None:
 
 def strict(value: Any) -> Response:
     """JSON without NaN, Infinity and halves of characters, which are marked or escaped instead."""
-    return Response(json.dumps(_marked(value), allow_nan=False, default=str), media_type="application/json")
-
-
-def _marked(value: Any) -> Any:
-    if isinstance(value, str):
-        return safe(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"nonfinite": "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")}
-    if isinstance(value, dict):
-        return {str(key): _marked(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_marked(item) for item in value]
-    return value
+    return Response(json.dumps(marked(value), allow_nan=False, default=str), media_type="application/json")

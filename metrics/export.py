@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import polars as pl
 
 from metrics.read import samples, series, spans
+from metrics.schema import marked
 
 FORMATS = ("csv", "parquet", "json")
 TABLES = ("series", "samples", "evals", "spans")
@@ -39,7 +39,7 @@ def export(run_dir: Path, table: str, kind: str, target: Path) -> int:
         frame.write_parquet(target)
     else:
         target.write_bytes(
-            b"".join(orjson.dumps(strict(row), option=orjson.OPT_APPEND_NEWLINE) for row in frame.iter_rows(named=True))
+            b"".join(orjson.dumps(marked(row), option=orjson.OPT_APPEND_NEWLINE) for row in frame.iter_rows(named=True))
         )
     return len(frame)
 
@@ -79,7 +79,7 @@ def csv_text(frame: pl.DataFrame) -> str:
     texts = [
         pl.Series(
             name,
-            [None if v is None else orjson.dumps(strict(v)).decode() for v in frame[name].to_list()],
+            [None if v is None else orjson.dumps(marked(v)).decode() for v in frame[name].to_list()],
             dtype=pl.String,
         )
         for name in nested
@@ -93,14 +93,3 @@ def csv_text(frame: pl.DataFrame) -> str:
 def inert(text: str) -> str:
     """The text, led by an apostrophe where a spreadsheet would take it for a formula."""
     return f"'{text}" if FORMULA.match(text) else text
-
-
-def strict(value: Any) -> Any:
-    """The value with `nan`, `inf` and `-inf` as {"nonfinite": …}, which no text and no number can be mistaken for."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return {"nonfinite": str(value)}
-    if isinstance(value, dict):
-        return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [strict(item) for item in value]
-    return value

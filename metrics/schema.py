@@ -7,6 +7,7 @@ host). A null is "absent": not measured. It is never the same as 0, NaN or an em
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
@@ -189,6 +190,25 @@ def safe(value: Any) -> Any:
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return [(safe(key), safe(item)) for key, item in value.items()]
+    return value
+
+
+def marked(value: Any) -> Any:
+    """The same value as strict JSON can hold it: non-finite floats as {"nonfinite": "nan" | "inf" | "-inf"}, integers
+    beyond 64 bits as text, lone surrogates as escapes.
+
+    A marker object cannot be taken for a text that happens to read "nan".
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"nonfinite": str(value)}
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else str(value)
+    if isinstance(value, dict):
+        return {safe(str(key)): marked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [marked(item) for item in value]
     return value
 
 

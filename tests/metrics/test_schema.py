@@ -1,9 +1,11 @@
 """Rows at the door: what comes in as it is, what is mended visibly, and what is refused by name."""
 
+import math
+
 import pyarrow as pa
 import pytest
 
-from metrics.schema import SAMPLES, SPANS, conform, samples_table, spans_table
+from metrics.schema import SAMPLES, SPANS, conform, marked, samples_table, spans_table
 from tests.metrics.builders import sample
 
 
@@ -116,3 +118,14 @@ def test_a_span_cannot_end_before_it_starts():
     with pytest.raises(ValueError, match=r"span 0: ends at 1.0 s before it starts at 2.0 s"):
         spans_table([{"step": 1, "lane": "trainer 0", "kind": "forward", "start_s": 2.0, "end_s": 1.0}])
     assert spans_table([]).schema.equals(SPANS)
+
+
+def test_what_json_cannot_hold_is_marked_at_every_depth():
+    found = marked(
+        {"a\ud83d": [math.nan, (math.inf, -math.inf)], "b": {"c": 2**63, "d": 2**63 - 1}, "e": ["nan", 0.5, None]}
+    )
+    assert found == {
+        "a\\ud83d": [{"nonfinite": "nan"}, [{"nonfinite": "inf"}, {"nonfinite": "-inf"}]],
+        "b": {"c": str(2**63), "d": 2**63 - 1},
+        "e": ["nan", 0.5, None],
+    }
