@@ -162,13 +162,20 @@ def results_of(output: str) -> dict[int, str]:
 
 
 def equal(result: str | None, wanted: str) -> bool:
-    """Whether the text of a result stands for the wanted literal; floats may differ by rounding."""
+    """Whether the text of a result stands for the wanted literal; floats in it may differ by rounding."""
     if result is None or len(result) > MAX_RESULT:
         return False
     try:
-        got, right = ast.literal_eval(result), ast.literal_eval(wanted)
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return _equal(ast.literal_eval(result), ast.literal_eval(wanted))
+    except (SyntaxError, ValueError, TypeError, OverflowError, RecursionError, MemoryError):
         return False
-    if isinstance(right, float) and isinstance(got, int | float):
-        return math.isclose(got, right, rel_tol=1e-9, abs_tol=1e-12)
-    return type(got) is type(right) and got == right
+
+
+def _equal(got: Any, wanted: Any) -> bool:
+    if isinstance(wanted, float) and type(got) in (int, float):
+        return math.isclose(got, wanted, rel_tol=1e-9, abs_tol=1e-12)
+    if type(got) is not type(wanted) or got == wanted:
+        return type(got) is type(wanted)
+    if isinstance(wanted, dict):
+        return got.keys() == wanted.keys() and all(_equal(got[key], wanted[key]) for key in wanted)
+    return isinstance(wanted, list | tuple) and len(got) == len(wanted) and all(map(_equal, got, wanted))

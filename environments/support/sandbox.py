@@ -5,6 +5,7 @@ settings as "package.module:Class".
 """
 
 import importlib
+import inspect
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from environments.checks import BadEnvironment
 from environments.support.sandbox_child import UNREADABLE
@@ -58,7 +59,9 @@ class LocalSandbox:
 
     It has no network where the kernel lets a process give it up; otherwise it refuses to run, unless `allow_network`.
     Started by root, it runs as nobody. Where the kernel has Landlock, it sees the files of Python's library and of its
-    own folder only. It shares the kernel with everything else: for code that is hostile rather than wrong, use more.
+    own folder only, and from Linux 6.12 on it can signal no process but itself. Otherwise nothing but its user keeps it
+    from signalling: not started by root, it can then end any process of the user who started it. It sees the numbers
+    of all processes and shares the kernel with them: for code that is hostile rather than wrong, use more.
     """
 
     def __init__(self, allow_network: bool = False) -> None:
@@ -139,11 +142,12 @@ def provider(name: str, settings: str = "{}") -> Sandbox:
     path, _, attribute = name.partition(":")
     try:
         kind: Any = getattr(importlib.import_module(path), attribute)
-        sandbox = kind(**json.loads(settings))
+        # Before the call: calling something else, such as subprocess:Popen, may already do harm.
+        if not inspect.isclass(kind) or not callable(getattr(kind, "run", None)):
+            raise TypeError("wanted a class with run(program, text, limits)")
+        sandbox = cast("Sandbox", kind(**json.loads(settings)))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadEnvironment(f"cannot use the sandbox {name!r} with {settings}: {error}") from error
-    if not callable(getattr(sandbox, "run", None)):
-        raise BadEnvironment(f"cannot use the sandbox {name!r}: it has no run(program, text, limits)")
     return sandbox
 
 

@@ -23,6 +23,9 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 EXECUTE, READ_FILE, READ_DIR = 1 << 0, 1 << 2, 1 << 3
 NUM_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 MOST_RIGHTS = 16
+SCOPES_FROM = 6
+"""The first version that keeps signals and abstract sockets inside."""
+ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 
 
 class Rule(ctypes.Structure):
@@ -67,13 +70,18 @@ def _become_nobody() -> None:
 
 
 def _see_only(libc: ctypes.CDLL, readable: list[str], own: str) -> None:
-    """Read beneath some folders, do anything beneath one, nothing elsewhere; on kernels without Landlock, no change."""
+    """Read beneath some folders, do anything beneath one, nothing elsewhere; signal nobody else where it can be ruled.
+
+    On kernels without Landlock, no change.
+    """
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
         return
     everything = (1 << NUM_RIGHTS.get(version, MOST_RIGHTS)) - 1
-    handled = ctypes.c_uint64(everything)
-    ruleset = libc.syscall(CREATE_RULESET, ctypes.byref(handled), ctypes.c_size_t(8), 0)
+    # Files, network, scopes; older kernels know the first only.
+    handled = (ctypes.c_uint64 * 3)(everything, 0, ABSTRACT_SOCKETS | SIGNALS)
+    known = ctypes.sizeof(handled) if version >= SCOPES_FROM else 8
+    ruleset = libc.syscall(CREATE_RULESET, ctypes.byref(handled), ctypes.c_size_t(known), 0)
     rules = [(folder, EXECUTE | READ_FILE | READ_DIR) for folder in readable if Path(folder).is_dir()]
     for folder, allowed in [*rules, (own, everything)]:
         descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)

@@ -1,6 +1,9 @@
 """The code environment and its sandbox: what passes, what cannot be cheated, and what a program cannot do."""
 
+import ctypes
 import json
+import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from environments.checks import BadEnvironment
 from environments.code import call_and_result, equal
 from environments.loader import load
 from environments.support.sandbox import Limits, LocalSandbox, Ran
+from environments.support.sandbox_child import CREATE_RULESET, NOBODY, SCOPES_FROM
 from environments.worker import EnvironmentWorker
 
 SQUARE = Sample("?", None, {"tests": [["f(2)", "4"], ["f(3)", "9"]]})
@@ -82,7 +86,6 @@ def test_a_program_that_tampers_with_its_test_does_not_pass(code, program):
         "x = bytearray(2 << 30)",
         "open('big', 'wb').write(b'x' * (5 << 20))",
         "open('/tmp/telescope-was-here', 'w')",
-        "import os\nos.kill(os.getppid(), 9)",
         "print('x' * (5 << 20))",
         "import os\nos.setuid(0)",
     ],
@@ -92,6 +95,29 @@ def test_a_program_cannot_leave_its_sandbox(program):
     assert ran.error is not None
     assert len(ran.output) <= LIMITS.output_bytes
     assert not Path("/tmp/telescope-was-here").exists()
+
+
+def test_a_program_cannot_signal_a_process_of_its_own_user():
+    if ctypes.CDLL(None).syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1) < SCOPES_FROM:
+        pytest.skip("this kernel cannot keep signals inside")
+    user = NOBODY if os.getuid() == 0 else None  # as the program has
+    victim = subprocess.Popen(["/bin/sleep", "60"], user=user)
+    try:
+        ran = LocalSandbox().run(f"import os\nos.kill({victim.pid}, 9)", "", LIMITS)
+        assert ran.error == "it ended with exit code 1"
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_what_is_no_sandbox_is_refused_before_it_is_called(tmp_path):
+    made = tmp_path / "made"
+    kwargs = {"sandbox": "subprocess:Popen", "sandbox_kwargs": {"args": ["/usr/bin/touch", str(made)]}}
+    with pytest.raises(BadEnvironment, match="wanted a class with run"):
+        load("code", kwargs)
+    time.sleep(0.5)
+    assert not made.exists()
 
 
 def test_a_program_sees_the_files_of_its_own_folder_only(tmp_path):
@@ -151,7 +177,7 @@ def test_another_sandbox_can_be_plugged_in():
     ("kwargs", "message"),
     [
         ({"sandbox": "nowhere:Thing"}, "cannot use the sandbox 'nowhere:Thing'"),
-        ({"sandbox": "json:JSONDecoder"}, r"it has no run\(program, text, limits\)"),
+        ({"sandbox": "json:JSONDecoder"}, r"wanted a class with run\(program, text, limits\)"),
         ({"sandbox_kwargs": {"alow_network": True}}, "unexpected keyword argument 'alow_network'"),
         ({"memory_mb": 1}, "memory_mb at least 64, got 4.0 and 1"),
     ],
@@ -183,6 +209,13 @@ def test_a_test_is_a_call_and_its_result(test, read):
         ("0.30000000000000004", "0.3", True),
         ("1", "1.0", True),
         ("True", "1", False),
+        ("True", "1.0", False),
+        ("1" + "0" * 400, "1.5", False),
+        ("[0.1, (0.30000000000000004,)]", "[0.1, (0.3,)]", True),
+        ("{'a': [0.30000000000000004]}", "{'a': [0.3]}", True),
+        ("{'b': [0.3]}", "{'a': [0.3]}", False),
+        ("[0.3]", "[0.3, 0.3]", False),
+        ("[0.31]", "[0.3]", False),
         ("[1, 2]", "(1, 2)", False),
         ("{1, 2}", "{2, 1}", True),
         ("nan", "1.0", False),
