@@ -68,6 +68,14 @@ ENVIRONMENT_NAME = re.compile(r"[A-Za-z_]\w*|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-
 # A path ends in .py. Made absolute where it is read: a run may work in another folder.
 ENVIRONMENT_FILE = re.compile(r"(.+\.py)((?::[A-Za-z_]\w*)?)", re.ASCII)
 BACKEND_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+# Arguments of an environment that name a file of this machine, or the code that keeps a program inside.
+LOCAL_KWARGS = {
+    "path": "a file of this machine is",
+    "eval_path": "a file of this machine is",
+    "sandbox": "what runs a model's code is",
+    "sandbox_kwargs": "what runs a model's code is",
+}
+HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?", re.ASCII)
 # Sections of built-in metric keys: an environment of that name could shadow one of them.
 RESERVED_LABELS = frozenset(
     {"reward", "generated", "eval", "loss", "clip", "importance", "mismatch", "tokens", "throughput"}
@@ -123,10 +131,11 @@ class EntryConfig(Section):
     @field_validator("name")
     @classmethod
     def _name_is_importable(cls, name: str) -> str:
-        if ENVIRONMENT_NAME.fullmatch(name):
-            return name
+        # First, for "own.py:One" also reads as a module "py" of a package "own".
         if (file := ENVIRONMENT_FILE.fullmatch(name)) and name.isprintable():
             return f"{Path(file[1]).expanduser().absolute()}{file[2]}"
+        if ENVIRONMENT_NAME.fullmatch(name):
+            return name
         wanted = "the name of a file in environments/ (without .py), 'package.module:Class', or the path of a .py file"
         raise ValueError(f"wanted {wanted}")
 
@@ -191,10 +200,9 @@ class EvalConfig(EntryConfig):
 
 def _label_of(name: str) -> str:
     """The label of an environment that has none: its name, or the name of its file."""
-    if ENVIRONMENT_NAME.fullmatch(name):
-        return name
-    file = ENVIRONMENT_FILE.fullmatch(name)
-    return Path(file[1]).stem if file else "unnamed"
+    if file := ENVIRONMENT_FILE.fullmatch(name):
+        return Path(file[1]).stem
+    return name if ENVIRONMENT_NAME.fullmatch(name) else "unnamed"
 
 
 class SeqMaskConfig(Section):
@@ -504,12 +512,27 @@ def from_dict(data: Mapping[str, Any], overrides: Sequence[str] = (), source: st
 
 
 def refuse_files(config: Config, source: str = "config") -> None:
-    """For configurations that come over a network: an environment may not be a file of this machine."""
+    """For configurations that come over a network: no environment or data from a file of this machine, no sandbox."""
     for section, entries in (("environments", config.environments), ("evals", config.evals)):
         for i, entry in enumerate(entries):
-            if ENVIRONMENT_FILE.fullmatch(entry.name):
-                why = "the path of a file is for the command line; use the name of an installed environment"
-                raise ConfigError(source, [Problem(f"{section}.{i}.name", why)])
+            if problems := _local(f"{section}.{i}", entry):
+                raise ConfigError(source, problems)
+
+
+def _local(key: str, entry: EntryConfig) -> list[Problem]:
+    """What in an entry is for the command line only."""
+    if ENVIRONMENT_FILE.fullmatch(entry.name):
+        why = "the path of a file is for the command line; use the name of an installed environment"
+        return [Problem(f"{key}.name", why)]
+    problems = [
+        Problem(f"{key}.kwargs.{name}", f"{what} for the command line to choose; leave it out")
+        for name, what in LOCAL_KWARGS.items()
+        if name in entry.kwargs
+    ]
+    dataset = entry.kwargs.get("dataset_name")
+    if isinstance(dataset, str) and not HUB_NAME.fullmatch(dataset):
+        problems.append(Problem(f"{key}.kwargs.dataset_name", "wanted the name of a data set on the hub"))
+    return problems
 
 
 def data_of(path: str | Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.config import Config, ConfigError, Section, check_name, dump, from_dict, load
+from app.config import Config, ConfigError, Section, check_name, dump, from_dict, load, refuse_files
 from app.config_text import MAX_DEPTH, parse, write
 
 # The same cases every time, and a busy machine is no failure.
@@ -374,9 +374,10 @@ def test_updates_are_steps_times_minibatches():
 
 def test_an_environment_may_be_a_file_which_is_kept_by_its_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    loaded = config(environments=[{"name": "own.py"}, {"name": "./more/two.py:Second"}])
-    assert [e.name for e in loaded.environments] == [f"{tmp_path}/own.py", f"{tmp_path}/more/two.py:Second"]
-    assert [e.label for e in loaded.environments] == ["own", "two"]
+    loaded = config(environments=[{"name": "own.py"}, {"name": "./more/two.py:Second"}, {"name": "one.py:One"}])
+    names = ["own.py", "more/two.py:Second", "one.py:One"]
+    assert [e.name for e in loaded.environments] == [f"{tmp_path}/{name}" for name in names]
+    assert [e.label for e in loaded.environments] == ["own", "two", "one"]
     monkeypatch.chdir("/")
     assert from_dict(parse(dump(loaded))[0]) == loaded
 
@@ -418,6 +419,24 @@ def test_an_eval_of_an_environment_takes_over_its_settings_and_none_of_its_sampl
 def test_an_eval_that_makes_no_sense_is_refused(entry, words):
     (line,) = refusal(evals=[{"name": "sums"}, entry])
     assert line.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"path": "/etc/passwd"}, "kwargs.path: a file of this machine is for the command line to choose"),
+        ({"eval_path": "x"}, "kwargs.eval_path: a file of this machine is for the command line to choose"),
+        ({"dataset_name": "/root"}, "kwargs.dataset_name: wanted the name of a data set on the hub"),
+        ({"dataset_name": "../x"}, "kwargs.dataset_name: wanted the name of a data set on the hub"),
+        ({"sandbox": "subprocess:Popen"}, "kwargs.sandbox: what runs a model's code is for the command line"),
+        ({"sandbox_kwargs": {"allow_network": True}}, "kwargs.sandbox_kwargs: what runs a model's code is for"),
+    ],
+)
+def test_over_a_network_neither_files_nor_a_sandbox_can_be_chosen(kwargs, message):
+    loaded = config(environments=[{"name": "sums"}, {"name": "code", "kwargs": kwargs}])
+    with pytest.raises(ConfigError, match=re.escape(f"environments.1.{message}")):
+        refuse_files(loaded)
+    refuse_files(config(environments=[{"name": "code", "kwargs": {"dataset_name": "openai/gsm8k", "seed": 1}}]))
 
 
 def test_an_environments_label_is_its_name_unless_given():
