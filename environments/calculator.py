@@ -14,7 +14,8 @@ from environments.multi_turn import State
 from environments.support.arithmetic import worked_out
 from environments.tools import ToolEnvironment
 
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
+# 1,234 is one number; a minus after a digit is an operator.
+NUMBER = re.compile(r"(?:(?<!\d)-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?", re.ASCII)
 MAX_DIGITS = 40
 
 
@@ -66,7 +67,8 @@ class Calculator(ToolEnvironment):
 
     def compute_reward(self, state: State) -> RewardResult:
         numbers = NUMBER.findall(state.completions[-1]) if state.completions else []
-        correct = bool(numbers) and len(numbers[-1]) <= MAX_DIGITS and Fraction(numbers[-1]) == state.sample.answer
+        said = numbers[-1].replace(",", "") if numbers else ""
+        correct = 0 < len(said) <= MAX_DIGITS and Fraction(said) == state.sample.answer
         used = self.get_tool_metrics(state)["tool_success_count"] > 0
         metrics = {"correct": float(correct), "used_tool": float(used)}
         return RewardResult(float(correct), metrics, {"result": str(state.sample.answer)})

@@ -64,6 +64,8 @@ class ToolEnvironment(MultiTurnEnvironment):
         super().check_settings()
         if not 0 < self.tool_timeout_s <= 3600:
             raise ValueError(f"tool_timeout_s must be above 0 and at most 3600 s, got {self.tool_timeout_s}")
+        if self.max_calls_per_turn < 1:
+            raise ValueError(f"max_calls_per_turn must be at least 1, got {self.max_calls_per_turn}")
         if self.tool_format not in EXAMPLES:
             raise ValueError(f"tool_format must be one of {', '.join(EXAMPLES)}, got {self.tool_format!r}")
         if not self.by_name or len(self.by_name) < len(self.tools):

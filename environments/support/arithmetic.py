@@ -21,23 +21,23 @@ def worked_out(expression: str, has_signs: bool = True) -> tuple[Fraction, Count
     if not ARITHMETIC.fullmatch(expression):
         raise ValueError("an expression has digits, + - * / and brackets only")
     try:
-        tree = ast.parse(expression.strip(), mode="eval").body
+        text = expression.strip()
         used: Counter[Fraction] = Counter()
-        return _value(tree, used, has_signs), used
+        return _value(ast.parse(text, mode="eval").body, text, used, has_signs), used
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("this is not an expression") from None
 
 
-def _value(node: ast.expr, used: Counter[Fraction], has_signs: bool) -> Fraction:
+def _value(node: ast.expr, text: str, used: Counter[Fraction], has_signs: bool) -> Fraction:
     match node:
         case ast.BinOp(left, op, right) if type(op) in OPERATORS:
-            return OPERATORS[type(op)](_value(left, used, has_signs), _value(right, used, has_signs))
+            return OPERATORS[type(op)](_value(left, text, used, has_signs), _value(right, text, used, has_signs))
         case ast.UnaryOp(ast.USub(), operand) if has_signs:
-            return -_value(operand, used, has_signs)
-        case ast.Constant(int() | float() as number) if not isinstance(number, bool):
-            value = Fraction(str(number))
+            return -_value(operand, text, used, has_signs)
+        case ast.Constant(int() | float()):  # a float has lost digits, which the text still has
+            value = Fraction(text[node.col_offset : node.end_col_offset])
             used[value] += 1
             return value
     raise ValueError("only + - * / and brackets can be worked out")

@@ -23,6 +23,8 @@ CALL = '<tool_call>{"name": "calculate", "arguments": {"expression": "%s"}}</too
         ("-3 - -2", -1),
         ("0.1+0.2", Fraction(3, 10)),
         ("2.50", 2.5),
+        (".5 + 1.", Fraction(3, 2)),
+        ("12345678901234567890.1 - 12345678901234567890", Fraction(1, 10)),
     ],
 )
 def test_arithmetic_is_exact(expression, value):
@@ -86,6 +88,23 @@ def test_a_result_of_the_tool_is_said_back():
 def test_the_last_number_of_the_last_turn_counts(said, reward, used):
     _, got, metrics = conversation(*said)
     assert (got, metrics["used_tool"]) == (reward, used)
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("It is 1,234.", 1234),
+        ("-1,234,567", -1234567),
+        ("1, 234", 234),
+        ("1,2345", 2345),
+        ("42 = 17-25", 25),
+        ("17--25", -25),
+        ("x=-25", -25),
+        ("1,234.0", 1234),
+    ],
+)
+def test_a_number_may_have_commas_and_a_minus_after_a_digit_is_an_operator(said, answer):
+    assert conversation(said, answer=answer)[1] == 1
 
 
 def test_an_error_of_the_tool_is_told_and_counted():

@@ -208,6 +208,14 @@ def test_a_tool_that_cannot_be_described_is_refused(name, message):
     assert message in str(caught.value)
 
 
+def test_at_least_one_call_a_turn_must_be_allowed():
+    class Silent(Toolbox):
+        max_calls_per_turn = 0
+
+    with pytest.raises(ValueError, match="max_calls_per_turn must be at least 1, got 0"):
+        Silent().check_settings()
+
+
 def test_a_tool_that_python_cannot_end_costs_its_conversation_only():
     with EnvironmentWorker("dialogs:Toolbox", {}, limit_s=2.0) as worker:
         said = [call("add", '{"a": 1}'), call("busy", '{"kind": "segfault"}'), call("add", '{"a": 2}')]
