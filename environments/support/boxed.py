@@ -15,8 +15,8 @@ class BoxedAnswers(SingleTurnEnvironment):
     r"""Total reward: 1 for the right answer in the last `\boxed{…}`, else 0.
 
     `boxed`: there is a boxed answer. `correct`: it is right. `undecided`: comparing it took longer than
-    `check_limit_s`, so it counts as wrong. Problems come from `path` (JSONL or Parquet, with `eval_path` or held out
-    from it), from the hub's `dataset_name`, or, without either, are made here.
+    `check_limit_s` or more memory than allowed, so it counts as wrong. Problems come from `path` (JSONL or Parquet,
+    with `eval_path` or held out from it), from the hub's `dataset_name`, or, without either, are made here.
     """
 
     metrics_ranges: ClassVar = {
@@ -61,7 +61,10 @@ class BoxedAnswers(SingleTurnEnvironment):
         if given is not None:
             try:
                 correct = math_answers.same(sample.answer, given, self.check_limit_s)
-            except TimeoutError:  # such an answer is no answer; an error would spare it the zero it deserves
+            except (
+                TimeoutError,
+                ChildProcessError,
+            ):  # such an answer is no answer; an error would spare it the zero it deserves
                 undecided = True
         metrics = {"boxed": float(given is not None), "correct": float(correct), "undecided": float(undecided)}
         return RewardResult(float(correct), metrics, {"answer": sample.answer})

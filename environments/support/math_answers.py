@@ -63,7 +63,10 @@ def plain_number(answer: str) -> Fraction | None:
 
 
 def same(right: str, given: str, limit_s: float) -> bool:
-    """Whether `given` is the answer `right`. TimeoutError when that cannot be told within `limit_s`."""
+    """Whether `given` is the answer `right`. TimeoutError when that cannot be told within `limit_s`.
+
+    ChildProcessError when the comparing process ends at it, for example for want of memory.
+    """
     numbers = plain_number(right), plain_number(given)
     if None not in numbers:
         return numbers[0] == numbers[1]
@@ -85,35 +88,44 @@ class Checker:
         self.limit_s = limit_s
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
+        self.finalizer: weakref.finalize[..., Checker] | None = None
 
     def same(self, right: str, given: str) -> bool:
         with self.lock:
             process = self.process or self._start()
             request = {"right": right, "given": given, "limit_s": self.limit_s}
             _send(process, request)
-            answer = self._answer(process, self.limit_s)
-        if answer is None:
-            raise TimeoutError(f"comparing with {given[:80]!r} took longer than {self.limit_s:g} s")
-        return bool(answer)
+            try:
+                return bool(self._answer(process, self.limit_s))
+            except TimeoutError:
+                raise TimeoutError(f"comparing with {given[:80]!r} took longer than {self.limit_s:g} s") from None
+            except EOFError:
+                how = f"ended with exit code {process.returncode}"
+                raise ChildProcessError(f"the math-verify process {how} at {given[:80]!r}; see the log") from None
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "environments.support.math_answers"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=inherited(), bufsize=0)
-        weakref.finalize(self, _kill, process)
-        self.process = process
-        if self._answer(process, START_LIMIT_S) != "ready":
-            raise RuntimeError(f"the math-verify process did not start within {START_LIMIT_S:g} s; see the log")
+        self.process, self.finalizer = process, weakref.finalize(self, _kill, process)
+        try:
+            self._answer(process, START_LIMIT_S)
+        except TimeoutError:
+            raise RuntimeError(f"the math-verify process did not start within {START_LIMIT_S:g} s") from None
+        except EOFError:
+            how = f"ended with exit code {process.returncode}"
+            raise RuntimeError(f"the math-verify process {how} before it was ready; see the log") from None
         return process
 
     def _answer(self, process: subprocess.Popen[bytes], limit_s: float) -> Any:
-        """The next line; None when there is none in time or the process died, after which it is replaced."""
+        """The next line. TimeoutError or EOFError (the process died) without one; the process is then replaced."""
         assert process.stdout is not None
-        line = _line(process.stdout, time.monotonic() + limit_s)
-        if line.endswith(b"\n"):
-            return json.loads(line)
-        _kill(process)
-        self.process = None
-        return None
+        assert self.finalizer is not None
+        try:
+            return json.loads(_line(process.stdout, time.monotonic() + limit_s))
+        except (TimeoutError, EOFError):
+            self.finalizer()  # kills, once, and is forgotten
+            self.process = None
+            raise
 
 
 _checker = cache(Checker)
@@ -130,15 +142,15 @@ def _line(stream: IO[bytes], deadline_s: float) -> bytes:
     while not line.endswith(b"\n"):
         left_s = max(0.0, deadline_s - time.monotonic())
         if not select.select([stream], [], [], left_s)[0]:
-            break
+            raise TimeoutError
         if not (data := os.read(stream.fileno(), 4096)):
-            break
+            raise EOFError
         line += data
     return line
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
+    process.kill()  # does nothing to one that has ended
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:

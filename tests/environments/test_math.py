@@ -11,7 +11,7 @@ import pytest
 from environments.base import Sample
 from environments.checks import BadEnvironment
 from environments.loader import load
-from environments.support.math_answers import last_boxed, plain_number, same
+from environments.support.math_answers import Checker, last_boxed, plain_number, same
 
 LIMIT_S = 10.0
 
@@ -130,3 +130,37 @@ def test_data_that_cannot_be_used_is_refused_with_the_place(tmp_path, text, mess
 def test_settings_that_make_no_sense_are_refused(kwargs, message):
     with pytest.raises(BadEnvironment, match=message):
         load("math", kwargs)
+
+
+def test_a_checker_that_dies_is_not_called_slow_and_is_replaced():
+    checker = Checker(LIMIT_S)
+    assert checker.same("x+1", "1+x")
+    first = checker.process
+    first.kill()
+    first.wait()
+    with pytest.raises(ChildProcessError, match="the math-verify process ended with exit code -9 at 'x'"):
+        checker.same("x+1", "x")
+    assert checker.same("x+1", "1+x")
+    assert checker.process is not first
+    second = checker.process
+    checker.finalizer()
+    assert second.returncode == -9
+
+
+def test_a_checker_keeps_no_hold_of_those_that_were_killed():
+    checker = Checker(LIMIT_S)
+    checker.same("x", "x")
+    killed = checker.finalizer
+    checker.process.kill()
+    with pytest.raises(ChildProcessError):
+        checker.same("x", "y")
+    assert not killed.alive
+
+
+def test_an_answer_that_ends_the_comparing_process_is_wrong_and_no_error(monkeypatch):
+    def ended(*_):
+        raise ChildProcessError("ended")
+
+    monkeypatch.setattr("environments.support.math_answers.same", ended)
+    result = load("math", {}).compute_reward(r"\boxed{x}", Sample("?", "y"))
+    assert (result.total_reward, result.sample_metrics["undecided"]) == (0, 1)
