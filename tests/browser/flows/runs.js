@@ -62,7 +62,7 @@ run(async ({ open, assert, facts, found }) => {
   await page.waitForSelector(".page-overview .facts");
   assert.ok(page.url().includes(facts.plain), "the chosen runs go along");
   await page.waitForSelector('.page-overview .fact-name:has-text("Metrics")');
-  assert.match(await page.textContent(".page-overview .facts"), /Metrics4 mswaited for in the newest step/);
+  assert.match(await page.textContent(".page-overview .facts"), /Metrics wait4 msin the newest step/);
 
   // The form: a valid text, then a misspelt key.
   const form = await open("/new");
