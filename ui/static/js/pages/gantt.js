@@ -4,6 +4,7 @@ import { fill, h } from "../core/dom.js";
 import { duration, pretty } from "../core/format.js";
 import { colors, onTheme } from "../core/theme.js";
 import { at, hide } from "../parts/hint.js";
+import { listen } from "./gantt_input.js";
 
 // In the order of kinds that the server names; distinct in lightness as well as in hue.
 export const KIND_COLORS = ["#4d7cf3", "#23a07a", "#a9b2c0", "#8d99ab", "#7388a8", "#3f8ecb", "#8a6fe0", "#b57edc", "#5fb0b7", "#e8863a", "#d5a615", "#cf4a5e", "#e0808d", "#6b7a90", "#b957c9"];
@@ -20,7 +21,7 @@ export class Gantt {
     this.compact = false;
     this.chosen = -1;
     this.hover = -1;
-    this.listen();
+    listen(this);
     onTheme(() => this.draw());
   }
 
@@ -247,41 +248,6 @@ export class Gantt {
   words(i) {
     const { data } = this;
     return h("div", {}, h("strong", {}, pretty(data.kinds[data.kind[i]])), h("div", { class: "muted" }, `${data.lanes[data.lane[i]]} · step ${data.step[i]}`), h("div", {}, duration(data.end[i] - data.start[i]), h("span", { class: "muted" }, ` from ${(data.start[i] - this.begin).toFixed(3)} s to ${(data.end[i] - this.begin).toFixed(3)} s`)), data.text[i] ? h("div", {}, data.text[i]) : null);
-  }
-
-  listen() {
-    const { canvas } = this;
-    let held = null;
-    canvas.addEventListener("wheel", (event) => {
-      // A plain wheel scrolls the page; with Ctrl, or sideways, it is ours.
-      if (!event.ctrlKey && !event.metaKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
-      event.preventDefault();
-      if (event.ctrlKey || event.metaKey) this.zoomBy(event.deltaY > 0 ? 1.18 : 1 / 1.18, this.time(event.offsetX));
-      else this.pan(event.deltaX / this.width);
-    }, { passive: false });
-    canvas.addEventListener("pointerdown", (event) => {
-      held = { x: event.offsetX, from: this.from, to: this.to, moved: false };
-      canvas.setPointerCapture(event.pointerId);
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      if (held) {
-        const by = ((event.offsetX - held.x) / this.width) * (held.to - held.from);
-        held.moved ||= Math.abs(event.offsetX - held.x) > 3;
-        if (held.moved) this.move(held.from - by, held.to - by);
-        return;
-      }
-      this.point(event);
-    });
-    canvas.addEventListener("pointerup", (event) => {
-      if (held && !held.moved) this.choose(this.find(event.offsetX, event.offsetY));
-      held = null;
-    });
-    canvas.addEventListener("pointerleave", () => {
-      this.hover = -1;
-      hide();
-      this.draw();
-    });
-    new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
   point(event) {
