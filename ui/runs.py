@@ -1,5 +1,6 @@
 """Routes for runs: the list, one run whole, two side by side, their logs, and the controls."""
 
+import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
+from app.jobs import FINAL
 from metrics import read
 from metrics.checks import CHECKS
 from ui import configs, records
@@ -92,7 +94,7 @@ def routes(root: Path, jobs: Any) -> APIRouter:
     @api.get("/logs")
     def logs(run: str, name: str = "", after: int = Query(-1, ge=-1, le=FARTHEST)) -> Response:
         """The end of a log, or what came after a byte offset; `names` lists the logs of the run."""
-        return reply(log_part(run_dir(root, run), name, after))
+        return reply(log_part(run_dir(root, run), name, after, live_log(jobs, run)))
 
     @api.get("/runs")
     def runs(request: Request) -> Response:
@@ -172,23 +174,40 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="replace") if is_plain_file(file) else ""
 
 
+def live_log(jobs: Any, run_id: str) -> tuple[str, bytes] | None:
+    """Name and contents of what a driver has printed so far: Ray keeps it, and it becomes a file when the run ends."""
+    if jobs is None:
+        return None
+    try:
+        handle = jobs.get(run_id)
+        record = handle.record()
+    except ValueError:  # a record that cannot be read; the files of the run are shown
+        return None
+    if record["state"] in ("pending", *FINAL) or record["job_id"] is None:
+        return None
+    return f"job-{record['attempt']}.log", handle.logs().encode()
+
+
 def log_names(directory: Path) -> list[str]:
-    """Plain files directly in logs/: a link could lead anywhere and is not followed."""
+    """Plain files directly in logs/: a link could lead anywhere and is not followed. What a driver printed, of the
+    newest attempt first, leads."""
     folder = directory / "logs"
     if not folder.is_dir() or folder.is_symlink():
         return []
-    files = [file for file in folder.iterdir() if is_plain_file(file) and is_plain(file.name)]
-    return sorted((file.name for file in files), key=lambda name: (name != "driver.log", name))
+    names = sorted(file.name for file in folder.iterdir() if is_plain_file(file) and is_plain(file.name))
+    printed = [name for name in names if name.startswith("job-")]
+    return [*sorted(printed, key=lambda name: (len(name), name), reverse=True), *(n for n in names if n not in printed)]
 
 
-def log_part(directory: Path, name: str, after: int) -> dict[str, Any]:
-    names = log_names(directory)
+def log_part(directory: Path, name: str, after: int, live: tuple[str, bytes] | None = None) -> dict[str, Any]:
+    files = log_names(directory)
+    names = [live[0], *(one for one in files if one != live[0])] if live else files
     if not names:
         return {"names": [], "name": None, "text": "", "start": 0, "end": 0}
     name = name or names[0]
     if name not in names:
         raise HTTPException(404, f"log {name[:80]!r}: not one of {', '.join(names)}")
-    with (directory / "logs" / name).open("rb") as file:
+    with io.BytesIO(live[1]) if live and name == live[0] else (directory / "logs" / name).open("rb") as file:
         size = file.seek(0, 2)
         start = max(0, size - LOG_BYTES) if after < 0 or after > size else max(after, size - LOG_BYTES)
         file.seek(start)

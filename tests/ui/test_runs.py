@@ -105,6 +105,29 @@ def test_a_log_is_followed_by_byte_and_survives_bytes_that_are_not_text(client, 
     assert client.get("/data/logs", params={"run": run.name, "after": first["end"]}).json()["text"] == "more\n"
 
 
+def test_what_a_running_driver_prints_is_followed_before_it_is_a_file(run):
+    class Printing(OneJob):
+        printed = "step 1\n"
+        now = "running"
+
+        def record(self):
+            return {"state": self.now, "job_id": "job", "attempt": 2}
+
+        def logs(self):
+            return self.printed
+
+    jobs = Printing()
+    (run / "logs" / "job-1.log").write_text("the first attempt\n")
+    with TestClient(without_pages(run.parent, jobs), base_url=HOME) as client:
+        first = client.get("/data/logs", params={"run": run.name}).json()
+        assert (first["names"], first["text"]) == (["job-2.log", "job-1.log", "driver.log"], "step 1\n")
+        jobs.printed += "step 2\n"
+        more = {"run": run.name, "name": "job-2.log", "after": first["end"]}
+        assert client.get("/data/logs", params=more).json()["text"] == "step 2\n"
+        jobs.now = "finished"
+        assert client.get("/data/logs", params={"run": run.name}).json()["text"] == "the first attempt\n"
+
+
 def test_a_log_that_is_a_link_out_of_the_run_is_not_there(client, run, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("s3cret")
