@@ -222,7 +222,8 @@ def test_two_runs_at_once_do_not_disturb_each_other(jobs):
     check_moody(both[0])
     assert set(rows(both[1])["outcome"]) == {"trained"}
     assert columns(both[1])["off_policy_steps_max"][5] <= 2
-    assert {run.record()["state"] for run in jobs.list()} == {"finished"}
+    listed = {run.id: run.record()["state"] for run in jobs.list()}
+    assert [listed[run.id] for run in both] == ["finished", "finished"]
     assert nothing_is_left(both)
 
 
