@@ -184,10 +184,10 @@ def new_run(page: gr.Blocks, root: Path, jobs: Any, static: str) -> None:
 
 
 def first_text(root: Path, query: dict[str, str]) -> tuple[str | None, str]:
-    """The configuration to begin with: that of the run to duplicate, else the first file."""
+    """The configuration to begin with: that of the run to duplicate, else the demo, which runs anywhere."""
     if query.get("from"):
         return None, text_of_run(root, query["from"])
-    names = configs.names()
+    names = sorted(configs.names(), key=lambda name: name != "demo.yaml")
     name = query["config"] if query.get("config") in names else next(iter(names), None)
     return name, configs.text_of(name) if name else ""
 
