@@ -120,7 +120,7 @@ class BatchBuilder:
             sample["advantage"] = value
             sample["temperature"] = self.config.temperature_of(sample["env"])
         everything = [s for samples in (*chosen, *self.discarded) for s in samples]
-        batch = Batch(self.step, _rows(everything, self.step), self._shares(trained, everything))
+        batch = Batch(self.step, _rows(everything, self.step), self.shares(trained, everything))
         self.step += 1
         self.discarded, self.returned = [], 0
         self._forget()
@@ -196,7 +196,8 @@ class BatchBuilder:
         versions = [version for version in sample["versions"] if version != NO_VERSION]
         return self.step - 1 - min(versions) if versions else None
 
-    def _shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
+    def shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
+        """Each rank's share of the trained samples, as rows of `SHARE`; everything: all that the step used up."""
         groups = sorted({s["group_id"] for s in everything})
         padded = self._pads([_length(s) for s in trained])
         common = {"step": self.step, "padded": padded, "groups": groups, "samples_message": self.step}

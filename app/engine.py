@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
@@ -60,7 +59,12 @@ class Completion:
     finish_reason: str  # stop | length | abort
     start_s: float  # time.monotonic of the engine's host
     end_s: float
-    engine: str
+    engine: str | None  # None where it reached none
+
+
+def not_begun(engine: str | None) -> Completion:
+    """What comes of a request that is aborted before an engine has begun with it."""
+    return Completion((), (), (), "abort", time.monotonic(), time.monotonic(), engine)
 
 
 class PolicyEngine:
@@ -81,7 +85,8 @@ class PolicyEngine:
         self.version = -1
         self.dying = False
         self.loading = asyncio.Lock()
-        self.requests: dict[str, list[str]] = {}  # call key → its requests in the engine
+        self.requests: dict[str, list[str]] = {}  # key of a call that has not returned → its requests in the engine
+        self.aborted: set[str] = set()  # those of them that were aborted
         self.engine = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=model,
@@ -97,20 +102,19 @@ class PolicyEngine:
         self, key: str, prompt_ids: Sequence[int], sampling: Sampling, min_version: int
     ) -> list[Completion]:
         """Draws `sampling.n` completions of one prompt with weights of at least `min_version`."""
-        if self.version < min_version:
-            await self.catch_up()
-        ids = [f"{key}/{i}" for i in range(sampling.n)]
-        self.requests[key] = ids
+        self.requests[key] = [f"{key}/{i}" for i in range(sampling.n)]  # first: it can be aborted while it waits
         try:
-            return await asyncio.gather(
-                *[self._complete(request, i, prompt_ids, sampling) for i, request in enumerate(ids)]
-            )
+            if self.version < min_version:
+                await self.catch_up()
+            return await asyncio.gather(*[self._complete(key, i, prompt_ids, sampling) for i in range(sampling.n)])
         finally:
             self.requests.pop(key, None)
+            self.aborted.discard(key)
 
     async def abort(self, keys: Sequence[str]) -> int:
         """Aborts the calls among `keys` that run here: they return what they have, as `abort`. Returns how many."""
         mine = [key for key in keys if key in self.requests]
+        self.aborted.update(mine)
         for key in mine:
             for request in self.requests[key]:
                 await self.engine.abort(request)
@@ -152,10 +156,6 @@ class PolicyEngine:
         """Requests that the engine has not finished."""
         return self.engine.get_num_unfinished_requests()
 
-    async def core_pids(self) -> list[int]:
-        """Process ids of the engine's core, for diagnosis."""
-        return [child.pid for child in psutil.Process().children()]
-
     async def check_health(self) -> None:
         try:
             await self.engine.check_health()
@@ -163,11 +163,15 @@ class PolicyEngine:
             self._leave()
             raise
 
-    async def _complete(self, request: str, index: int, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def _complete(self, key: str, index: int, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         from vllm import SamplingParams
+        from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        if key in self.aborted:  # before the engine knew of it
+            return not_begun(self.name)
+        request = self.requests[key][index]
         params = SamplingParams(
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
@@ -181,7 +185,8 @@ class PolicyEngine:
         start = time.monotonic()
         output = None
         try:
-            async for latest in self.engine.generate({"prompt_token_ids": list(prompt_ids)}, params, request):
+            # Prepared input is taken at once: a raw prompt waits for a thread, and cannot be aborted meanwhile.
+            async for latest in self.engine.generate(tokens_input(list(prompt_ids)), params, request):
                 output = latest
         except EngineDeadError:
             self._leave()

@@ -21,7 +21,7 @@ from ray.serve.handle import DeploymentHandle
 from app.chat import continuation, reads_on, render
 from app.config import Config, EntryConfig
 from app.conversation import Conversation
-from app.engine import ENGINE_RETURN_S, Completion, Sampling, engine_died
+from app.engine import ENGINE_RETURN_S, Completion, Sampling, engine_died, not_begun
 from app.model_cache import BadPolicy
 from app.policy import end_token_ids, tokenizer
 from app.run_dir import application_of
@@ -183,6 +183,8 @@ class Sampler:
     ) -> list[Completion]:
         deadline = time.monotonic() + ENGINE_RETURN_S
         for attempt in count(1):
+            if key in self.aborted:  # while it waited for the replacement of an engine
+                return [not_begun(None)] * sampling.n
             name = f"{call}/{attempt}"
             self.calls[key].add(name)
             try:

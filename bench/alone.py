@@ -106,7 +106,7 @@ def packed(rows: Rows, config: Config) -> TrainerData:
 
     builder = BatchBuilder(config, rows[0]["step"], ranks=1)
     trained = [row | {"temperature": config.temperature_of(row["env"])} for row in rows]
-    (share,) = builder._shares(trained, trained)
+    (share,) = builder.shares(trained, trained)
     return read_share(pa.Table.from_pylist([share], schema=SHARE))
 
 

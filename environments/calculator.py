@@ -12,6 +12,7 @@ from typing import ClassVar
 from environments.base import RewardResult, Sample, Split, WorkedExample
 from environments.multi_turn import State
 from environments.support.arithmetic import worked_out
+from environments.support.data import Sizes
 from environments.tools import ToolEnvironment
 
 # 1,234 is one number; a minus after a digit is an operator.
@@ -41,29 +42,18 @@ class Calculator(ToolEnvironment):
         self, max_number: int = 999, num_train: int = 1_000, num_eval: int = 100, seed: int = 0, plain: bool = False
     ) -> None:
         super().__init__()
-        if max_number < 20 or min(num_train, num_eval) < 1:
-            raise ValueError(
-                f"max_number must be at least 20, num_train and num_eval at least 1, got {max_number}, {num_train} "
-                f"and {num_eval}"
-            )
-        self.max_number, self.num_train, self.num_eval, self.seed, self.plain = (
-            max_number,
-            num_train,
-            num_eval,
-            seed,
-            plain,
-        )
+        if max_number < 20:
+            raise ValueError(f"max_number must be at least 20, got {max_number}")
+        self.sizes = Sizes(num_train, num_eval, seed)
+        self.max_number, self.plain = max_number, plain
 
     def samples(self, split: Split) -> Sequence[Sample]:
-        """The first drawn are held out. `plain` prompts are texts, for models without a chat template."""
-        rng = random.Random(f"calculator {self.seed}")
+        """`plain` prompts are texts, for models without a chat template."""
+        rng = random.Random(f"calculator {self.sizes.seed}")
         drawn: dict[str, None] = {}
-        while len(drawn) < self.num_train + self.num_eval:
+        while len(drawn) < self.sizes.total:
             drawn[_expression(rng, self.max_number)] = None
-        expressions = list(drawn)
-        return [
-            self._sample(e) for e in (expressions[: self.num_eval] if split == "eval" else expressions[self.num_eval :])
-        ]
+        return self.sizes.of_made([self._sample(expression) for expression in drawn])[split]
 
     def compute_reward(self, state: State) -> RewardResult:
         numbers = NUMBER.findall(state.completions[-1]) if state.completions else []

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from environments.base import RewardResult, Sample, SingleTurnEnvironment, Split
 from environments.support import code_problems
-from environments.support.data import Row, Source, field, held_out
+from environments.support.data import Asked, Row, Sizes, Source, Splits, field
 from environments.support.sandbox import Limits, provider, settings_text
 
 FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
@@ -62,21 +62,18 @@ class Code(SingleTurnEnvironment):
         time_limit_s: float = 4.0,
         memory_mb: int = 512,
     ) -> None:
-        if min(num_train, num_eval) < 1:
-            raise ValueError(f"num_train and num_eval must be at least 1, got {num_train} and {num_eval}")
         if time_limit_s <= 0 or memory_mb < 64:
             raise ValueError(
                 f"time_limit_s must be above 0 and memory_mb at least 64, got {time_limit_s} and {memory_mb}"
             )
         self.source = Source(path, eval_path, dataset_name, dataset_config)
-        self.num_train, self.num_eval, self.seed, self.partial_credit = num_train, num_eval, seed, partial_credit
+        self.sizes, self.partial_credit = Sizes(num_train, num_eval, seed), partial_credit
         self.sandbox = (sandbox, settings_text(sandbox_kwargs))
         self.limits = Limits(time_limit_s, math.ceil(time_limit_s), memory_mb << 20)
         provider(*self.sandbox)
 
     def samples(self, split: Split) -> Sequence[Sample]:
-        train, held = self._given() if self.source.is_given else self._made()
-        return held[: self.num_eval] if split == "eval" else train[: self.num_train]
+        return (self._given() if self.source.is_given else self._made())[split]
 
     def compute_reward(self, completion: str, sample: Sample, eos_token: str = "") -> RewardResult:
         tests = sample.metadata["tests"]
@@ -98,19 +95,15 @@ class Code(SingleTurnEnvironment):
             sample = rng.choice(problems)
             yield str(sample.prompt), sample.answer
 
-    def _made(self) -> tuple[list[Sample], list[Sample]]:
-        problems = code_problems.problems(random.Random(f"code {self.seed}"), self.num_train + self.num_eval)
-        drawn = [_sample(*problem) for problem in problems]
-        return drawn[self.num_eval :], drawn[: self.num_eval]
+    def _made(self) -> Splits:
+        problems = code_problems.problems(random.Random(f"code {self.sizes.seed}"), self.sizes.total)
+        return self.sizes.of_made([_sample(*problem) for problem in problems])
 
-    def _given(self) -> tuple[list[Sample], list[Sample]]:
+    def _given(self) -> Splits:
         train, held = ([one for row in rows if (one := _of_row(row))] for rows in self.source.rows())
         if not train:
             raise ValueError("no row has a test of the form 'assert f(1) == 2' in a column tests or test_list")
-        if not held:
-            return held_out(train, self.num_eval, f"held out {self.seed}")
-        asked = {problem for problem, _ in held}
-        return list({p: s for p, s in train if p not in asked}.values()), list(dict(held).values())
+        return self.sizes.of_given(train, held)
 
 
 def _sample(problem: str, solution: str | None, tests: Sequence[tuple[str, str]]) -> Sample:
@@ -118,7 +111,7 @@ def _sample(problem: str, solution: str | None, tests: Sequence[tuple[str, str]]
     return Sample(prompt, solution, {"tests": [list(test) for test in tests]})
 
 
-def _of_row(row: Row) -> tuple[str, Sample] | None:
+def _of_row(row: Row) -> Asked | None:
     """A row whose tests are of another form is left out."""
     problem = field(row, PROBLEM, "a problem")
     asserts = row.get("tests") or row.get("test_list") or ()

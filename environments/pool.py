@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
+from environments.process import Closed
 from environments.score import MAX_CONCURRENT
 from environments.turn import Spoken, Turn
 from environments.worker import EnvironmentWorker
 
 
-class EnvironmentPool:
+class EnvironmentPool(Closed):
     """`processes` workers of one environment. `score` may be called from any thread, `turn` from one event loop.
 
     A process takes one turn at a time; where the environment is async, as many as can wait together.
@@ -51,14 +51,6 @@ class EnvironmentPool:
         for worker in self._workers:
             worker.close()
         self._threads.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _start(self) -> None:
         """Gives what waits to processes that are free."""

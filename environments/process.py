@@ -1,8 +1,19 @@
-"""Processes of our own: what they inherit."""
+"""Processes of our own: what they inherit, and that they end with a `with` block."""
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+
+class Closed(AbstractContextManager):
+    """What is closed at the end of its `with` block."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def inherited(**changes: str) -> dict[str, str]:

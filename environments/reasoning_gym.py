@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from reasoning_gym.factory import CURRICULA, DATASETS, create_curriculum
 
 from environments.base import RewardResult, Sample, SingleTurnEnvironment, Split
+from environments.support.data import Sizes
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 INSTRUCTION = "\nGive the final answer in <answer></answer> tags."
@@ -46,10 +47,8 @@ class ReasoningGym(SingleTurnEnvironment):
             near = difflib.get_close_matches(task, DATASETS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"tasks: {', '.join(sorted(DATASETS))}"
             raise ValueError(f"reasoning-gym has no task {task!r}; {hint}")
-        if min(num_train, num_eval) < 1:
-            raise ValueError(f"num_train and num_eval must be at least 1, got {num_train} and {num_eval}")
-        self.task, self.num_train, self.num_eval = task, num_train, num_eval
-        given = {"seed": seed, "size": 2 * (num_train + num_eval), **dict(task_kwargs or {})}
+        self.task, self.sizes = task, Sizes(num_train, num_eval, seed)
+        given = {"seed": seed, "size": 2 * self.sizes.total, **dict(task_kwargs or {})}
         self._configured = _configured(task, difficulty, given)
 
     def samples(self, split: Split) -> Sequence[Sample]:
@@ -57,12 +56,11 @@ class ReasoningGym(SingleTurnEnvironment):
         first: dict[str, int] = {}
         for index in range(len(self._entries)):
             first.setdefault(self._entries[index]["question"], index)
-            if len(first) == self.num_train + self.num_eval:
+            if len(first) == self.sizes.total:
                 break
-        indices = list(first.values())
-        if len(indices) <= self.num_eval:
-            raise ValueError(f"task {self.task!r} has {len(indices)} different questions only; lower num_eval")
-        return [self._sample(i) for i in (indices[: self.num_eval] if split == "eval" else indices[self.num_eval :])]
+        if len(first) <= self.sizes.num_eval:
+            raise ValueError(f"task {self.task!r} has {len(first)} different questions only; lower num_eval")
+        return self.sizes.of_made([self._sample(index) for index in first.values()])[split]
 
     def compute_reward(self, completion: str, sample: Sample, eos_token: str = "") -> RewardResult:
         text = completion.removesuffix(eos_token)

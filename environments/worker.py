@@ -12,15 +12,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
 from environments.batch import rows_of, with_scores
 from environments.checks import BadEnvironment, shown
 from environments.child import Link
-from environments.process import inherited
+from environments.process import Closed, inherited
 from environments.score import MAX_CONCURRENT, Row, Score, failed
 from environments.turn import Spoken, Turn, failed_turn
 
@@ -61,7 +60,7 @@ WORK = {"score": Work("reward", Score, failed), "turn": Work("env_response", Tur
 Results = dict[int, Any]
 
 
-class EnvironmentWorker:
+class EnvironmentWorker(Closed):
     """Scores tables, and answers turns, with an environment that runs in a child process.
 
     Every call has `limit_s` seconds of wall-clock time from when its work starts. A call that raises, takes
@@ -97,14 +96,6 @@ class EnvironmentWorker:
         with self._lock:
             self._closed = True
             self._drop_child()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _results(self, kind: str, items: Sequence[Row] | Sequence[Spoken]) -> list[Any]:
         with self._lock:

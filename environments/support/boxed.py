@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from environments.base import RewardResult, Sample, SingleTurnEnvironment, Split
 from environments.support import math_answers
-from environments.support.data import Row, Source, field, held_out
+from environments.support.data import Asked, Row, Sizes, Source, Splits, field
 
 PROBLEM = ("problem", "question", "prompt")
 
@@ -37,11 +37,9 @@ class BoxedAnswers(SingleTurnEnvironment):
         seed: int = 0,
         check_limit_s: float = 3.0,
     ) -> None:
-        if min(num_train, num_eval) < 1:
-            raise ValueError(f"num_train and num_eval must be at least 1, got {num_train} and {num_eval}")
         math_answers.check_installed()
         self.source = Source(path, eval_path, dataset_name, dataset_config)
-        self.num_train, self.num_eval, self.seed, self.check_limit_s = num_train, num_eval, seed, check_limit_s
+        self.sizes, self.check_limit_s = Sizes(num_train, num_eval, seed), check_limit_s
 
     def made(self, rng: random.Random) -> tuple[str, str]:
         """A problem made here, and its answer."""
@@ -52,8 +50,7 @@ class BoxedAnswers(SingleTurnEnvironment):
         raise NotImplementedError
 
     def samples(self, split: Split) -> Sequence[Sample]:
-        train, held = self._given() if self.source.is_given else self._made()
-        return held[: self.num_eval] if split == "eval" else train[: self.num_train]
+        return (self._given() if self.source.is_given else self._made())[split]
 
     def compute_reward(self, completion: str, sample: Sample, eos_token: str = "") -> RewardResult:
         given = math_answers.last_boxed(completion)
@@ -79,22 +76,18 @@ class BoxedAnswers(SingleTurnEnvironment):
             sample = rng.choice(problems)
             yield str(sample.prompt), self.gold_completion(sample)
 
-    def _given(self) -> tuple[list[Sample], list[Sample]]:
+    def _given(self) -> Splits:
         train, held = ([self._of_row(row) for row in rows] for rows in self.source.rows())
-        if not held:
-            return held_out(train, self.num_eval, f"held out {self.seed}")
-        asked = {problem for problem, _ in held}  # a problem of the test split is never trained on
-        return list({p: s for p, s in train if p not in asked}.values()), list(dict(held).values())
+        return self.sizes.of_given(train, held)
 
-    def _of_row(self, row: Row) -> tuple[str, Sample]:
+    def _of_row(self, row: Row) -> Asked:
         problem = field(row, PROBLEM, "a problem")
         return problem, Sample(problem + self.instruction, self.answer_of(row))
 
-    def _made(self) -> tuple[list[Sample], list[Sample]]:
-        """The first problems drawn are held out, so that they stay the same when `num_train` changes."""
-        rng = random.Random(f"{type(self).__name__} {self.seed}")
+    def _made(self) -> Splits:
+        rng = random.Random(f"{type(self).__name__} {self.sizes.seed}")
         problems: dict[str, str] = {}
-        wanted = self.num_eval + self.num_train
+        wanted = self.sizes.total
         for _ in range(20 * wanted):
             if len(problems) == wanted:
                 break
@@ -102,5 +95,4 @@ class BoxedAnswers(SingleTurnEnvironment):
             problems.setdefault(problem, answer)
         if len(problems) < wanted:
             raise ValueError(f"only {len(problems)} problems can be made; lower num_train or num_eval, or give a path")
-        drawn = [Sample(problem + self.instruction, answer) for problem, answer in problems.items()]
-        return drawn[self.num_eval :], drawn[: self.num_eval]
+        return self.sizes.of_made([Sample(problem + self.instruction, answer) for problem, answer in problems.items()])

@@ -2,14 +2,18 @@
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from environments.base import Sample, Split
 from environments.support.optional import require
 
 Row = Mapping[str, Any]
+Asked = tuple[str, Sample]
+"""A problem as its source words it, and the sample that asks it."""
+Splits = Mapping[Split, Sequence[Sample]]
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,48 @@ def field(row: Row, names: Sequence[str], what: str) -> str:
     raise ValueError(f"a row needs {what} in a column {' or '.join(names)}, got the columns {sorted(map(str, row))}")
 
 
-def held_out(items: Sequence[tuple[str, Any]], num_eval: int, seed: str) -> tuple[list[Any], list[Any]]:
-    """(train, eval) of (problem, item): each problem once, `num_eval` of them drawn to be held out."""
-    once = dict(reversed(items))  # the first of several with the same problem
-    if len(once) <= num_eval:
-        raise ValueError(f"there are {len(once)} different problems; num_eval must be below that, got {num_eval}")
-    drawn = set(random.Random(seed).sample(sorted(once), num_eval))
-    problems = list(dict.fromkeys(problem for problem, _ in items))
-    return [once[p] for p in problems if p not in drawn], [once[p] for p in problems if p in drawn]
+@dataclass(frozen=True)
+class Sizes:
+    """How many problems are trained on and how many are held out; `seed` draws those that are held out."""
+
+    num_train: int
+    num_eval: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if min(self.num_train, self.num_eval) < 1:
+            raise ValueError(f"num_train and num_eval must be at least 1, got {self.num_train} and {self.num_eval}")
+
+    @property
+    def total(self) -> int:
+        return self.num_train + self.num_eval
+
+    def of_made(self, samples: Sequence[Sample]) -> Splits:
+        """The first are held out, so that they stay the same when `num_train` changes."""
+        return {"eval": samples[: self.num_eval], "train": samples[self.num_eval : self.total]}
+
+    def of_given(self, train: Sequence[Asked], held: Sequence[Asked]) -> Splits:
+        """Each problem once, and none of those that are held out among those to train on.
+
+        Where the source has none apart, `num_eval` are drawn to be held out. Raises ValueError when that leaves none.
+        """
+        asked, apart = _once(train), _once(held)
+        drawn = apart.keys() or self._drawn(list(asked))
+        held_out = list(apart.values()) or [sample for problem, sample in asked.items() if problem in drawn]
+        rest = [sample for problem, sample in asked.items() if problem not in drawn]
+        return {"eval": held_out[: self.num_eval], "train": rest[: self.num_train]}
+
+    def _drawn(self, problems: Sequence[str]) -> Set[str]:
+        if len(problems) <= self.num_eval:
+            raise ValueError(
+                f"there are {len(problems)} different problems; num_eval must be below that, got {self.num_eval}"
+            )
+        return set(random.Random(f"held out {self.seed}").sample(sorted(problems), self.num_eval))
+
+
+def _once(asked: Sequence[Asked]) -> dict[str, Sample]:
+    """The first of several with the same problem."""
+    once: dict[str, Sample] = {}
+    for problem, sample in asked:
+        once.setdefault(problem, sample)
+    return once

@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -227,8 +228,14 @@ def test_a_config_is_frozen():
         config().steps = 3
 
 
+def sections(of: type[Section] = Section) -> Iterator[type[Section]]:
+    for section in of.__subclasses__():
+        yield section
+        yield from sections(section)
+
+
 def test_every_field_has_a_sentence():
-    fields = [(section, name) for section in Section.__subclasses__() for name in section.model_fields]
+    fields = [(section, name) for section in sections() for name in section.model_fields]
     silent = [(section, name) for section, name in fields if not section.model_fields[name].description]
     assert silent == []
     assert len(fields) > 80
@@ -436,7 +443,11 @@ def test_over_a_network_neither_files_nor_a_sandbox_can_be_chosen(kwargs, messag
     loaded = config(environments=[{"name": "sums"}, {"name": "code", "kwargs": kwargs}])
     with pytest.raises(ConfigError, match=re.escape(f"environments.1.{message}")):
         refuse_files(loaded)
-    refuse_files(config(environments=[{"name": "code", "kwargs": {"dataset_name": "openai/gsm8k", "seed": 1}}]))
+    loaded = config(environments=[{"name": "sums"}], evals=[{"name": "sums"}, {"name": "code", "kwargs": kwargs}])
+    with pytest.raises(ConfigError, match=re.escape(f"evals.1.{message}")):
+        refuse_files(loaded)
+    harmless = {"name": "code", "kwargs": {"dataset_name": "openai/gsm8k", "seed": 1}}
+    refuse_files(config(environments=[harmless], evals=[harmless]))
 
 
 def test_an_environments_label_is_its_name_unless_given():
@@ -625,5 +636,5 @@ def test_every_field_is_read_somewhere():
     files = [file for room in ("app", "ui", "metrics") for file in (ROOT / room).rglob("*.py")]
     text = "\n".join(file.read_text() for file in files if not file.name.startswith("config"))
     words = {word for groups in re.findall(r"""\.get\("(\w+)"|\["(\w+)"\]|\.(\w+)""", text) for word in groups}
-    fields = {name for section in Section.__subclasses__() for name in section.model_fields}
+    fields = {name for section in sections() for name in section.model_fields}
     assert sorted(fields - words) == []

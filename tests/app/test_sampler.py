@@ -254,6 +254,21 @@ def test_a_sample_waits_for_the_replacement_of_an_engine_that_is_gone(rig, monke
     assert (row["finish"], row["error"], row["completion"]) == ("stop", None, "two")
 
 
+def test_an_abort_ends_the_wait_for_the_replacement_of_an_engine(rig, monkeypatch):
+    monkeypatch.setattr(sampler_module, "ENGINE_POLL_S", 0.01)
+    drawing = rig("two" + END, name="sums", n=2)
+    drawing.engines.gone = 10**9
+
+    async def both():
+        waiting = asyncio.create_task(drawing.draw(group_row(7, "talk", Sample(PROMPT)), "0/1/7", 3, None))
+        await asyncio.sleep(0.05)
+        await drawing.abort(["0/1/7"])
+        return await asyncio.wait_for(waiting, 5)
+
+    for row in asyncio.run(both()):
+        assert (row["finish"], row["error"], row["token_ids"], row["engine"]) == ("abort", None, [], None)
+
+
 def test_an_engine_that_stays_away_makes_an_error(rig, monkeypatch):
     monkeypatch.setattr(sampler_module, "ENGINE_POLL_S", 0.0)
     monkeypatch.setattr(sampler_module, "ENGINE_RETURN_S", 0.05)

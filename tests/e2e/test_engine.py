@@ -21,6 +21,7 @@ from app.run_dir import application_of
 from app.weights import STORE_NAME, WeightStore, buckets
 from tests.app.tiny import save_tiny_model, tiny_config
 from tests.e2e.forgetful import Forgetful
+from tests.e2e.test_runs import core_pid
 
 pytestmark = pytest.mark.stack
 
@@ -174,6 +175,21 @@ def test_a_request_that_is_aborted_while_it_waits_returns_without_tokens(rig):
     assert len(first.result(timeout_s=60)) == SLOTS
 
 
+def test_a_call_that_is_aborted_while_its_engine_catches_up_is_never_begun(rig):
+    rig.handle.catch_up_slowly.remote(1.0).result(timeout_s=60)
+    late = rig.handle.generate.remote("late", PROMPT, Sampling(3, 200, TEMPERATURE, 1.0, ()), 10**6)
+    time.sleep(0.3)
+    assert rig.handle.broadcast("abort", ["late"]).results(timeout_s=60) == [1]
+    assert [(c.finish_reason, c.token_ids) for c in late.result(timeout_s=10)] == [("abort", ())] * 3
+    rig.handle.catch_up_slowly.remote(0.0).result(timeout_s=60)
+    assert (
+        rig.handle.generate.remote("late", PROMPT, Sampling(1, 5, TEMPERATURE, 1.0, ()), 0)
+        .result(timeout_s=60)[0]
+        .finish_reason
+        == "length"
+    ), "the name is free again"
+
+
 def test_slots_are_refilled_as_single_samples_end(rig):
     """Six slots, 24 samples of many lengths: while one waits, no slot is empty for longer than one engine step."""
     rig.handle.take_busy.remote().result(timeout_s=60)
@@ -203,8 +219,7 @@ def test_seeds_repeat_a_draw(rig):
 def test_a_replica_that_dies_is_replaced_by_one_with_the_newest_weights(rig):
     rig.change_weights()
     rig.publish(80)
-    pid = rig.handle.core_pids.remote().result(timeout_s=60)[0]
-    os.kill(pid, signal.SIGKILL)
+    os.kill(core_pid(RUN), signal.SIGKILL)
     deadline = time.monotonic() + 240
     while True:
         try:

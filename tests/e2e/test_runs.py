@@ -11,7 +11,7 @@ import psutil
 import pytest
 import ray
 from ray import serve
-from ray.serve.handle import DeploymentHandle
+from ray.util.state import list_actors
 
 from app.config import EnvironmentConfig
 from app.jobs import Jobs, Run
@@ -276,9 +276,12 @@ def reaches(run: Run, step: int) -> None:
         time.sleep(0.5)
 
 
-def core_pid(engine: DeploymentHandle) -> int:
-    children = engine.core_pids.remote().result(timeout_s=60)
-    return next(pid for pid in children if "EngineCore" in psutil.Process(pid).name())
+def core_pid(run_id: str) -> int:
+    """The process in which the run's engine computes."""
+    replicas = list_actors(filters=[("state", "=", "ALIVE")], limit=1000, detail=True)
+    (replica,) = [actor for actor in replicas if application_of(run_id) in (actor.name or "")]
+    children = psutil.Process(replica.pid).children()
+    return next(child.pid for child in children if "EngineCore" in child.name())
 
 
 def steps_of(run: Run) -> int:
@@ -288,11 +291,10 @@ def steps_of(run: Run) -> int:
 def test_an_engine_that_dies_is_replaced_and_one_that_freezes_ends_the_run_by_name(jobs):
     run = jobs.submit(small_run(name="engines", steps=5000, max_async_rollout=1, stall_timeout_s=100.0))
     reaches(run, step=2)
-    engine = serve.get_app_handle(application_of(run.id))
-    core = core_pid(engine)
+    core = core_pid(run.id)
     os.kill(core, signal.SIGKILL)
     reaches(run, step=steps_of(run) + 8)  # more than what had been sampled ahead
-    replacement = core_pid(engine)
+    replacement = core_pid(run.id)
     assert replacement != core
     os.kill(replacement, signal.SIGSTOP)
     status = run.wait(RUN_TIMEOUT_S)
