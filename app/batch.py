@@ -262,6 +262,12 @@ def _rows(samples: list[dict[str, Any]], step: int) -> pa.Table:
     return samples_table(metrics_row(sample, step) for sample in samples)
 
 
+def _turn_times(turns: Sequence[dict[str, Any]] | None) -> list[float] | None:
+    if turns is None:
+        return None
+    return [time for turn in turns if turn["role"] == "assistant" for time in (turn["start_s"], turn["end_s"])]
+
+
 def metrics_row(sample: dict[str, Any], step: int) -> dict[str, Any]:
     """A scored stream sample as a row of `metrics.schema.SAMPLES`."""
     mask = sampled(sample)
@@ -273,5 +279,6 @@ def metrics_row(sample: dict[str, Any], step: int) -> dict[str, Any]:
         "completion_tokens": sum(mask),
         "total_tokens": len(sample["prompt_ids"]) + len(mask),
         "stop_reason": sample["finish"],
+        "turn_times_s": _turn_times(sample.get("turns")),
         "trained_mask": [mine and sample.get("outcome") == "trained" for mine in mask],
     }

@@ -33,6 +33,7 @@ DTYPES: dict[str, Any] = {
     "off_policy_steps": pl.Int64,
     "generate_start_s": pl.Float64,
     "generate_end_s": pl.Float64,
+    "turn_times_s": pl.List(pl.Float64),
     "reward_start_s": pl.Float64,
     "reward_end_s": pl.Float64,
 }

@@ -53,7 +53,7 @@ def samples(
         )
 
     found = read(folder, here, first, keep=not searched)
-    rows = pl.concat(found.frames) if found.frames else empty(SAMPLES).select(first)
+    rows = pl.concat([empty(SAMPLES).select(first), *found.frames], how="diagonal")
     rows = rows.filter(shown_attempts(run_dir, attempt))
     for name, value in (("step", step), ("env", env), ("group_id", group_id), ("sample_id", sample_id)):
         if value is not None:

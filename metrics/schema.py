@@ -123,6 +123,11 @@ SAMPLES = pa.schema(
         ),
         optional("generate_start_s", FLOAT, "the request entered the engine"),
         optional("generate_end_s", FLOAT, "the last token arrived"),
+        optional(
+            "turn_times_s",
+            pa.list_(FLOAT),
+            "of a conversation: when each of the policy's turns began and ended, one after the other",
+        ),
         optional("reward_start_s", FLOAT, "scoring began"),
         optional("reward_end_s", FLOAT, "scoring ended"),
         optional("engine", TEXT, "replica that generated it"),

@@ -130,7 +130,13 @@ def segment_bytes(folder: Path, segment: Segment) -> bytes:
 
 
 def read_segment(folder: Path, segment: Segment, columns: list[str] | None = None) -> pl.DataFrame:
-    return pl.read_parquet(io.BytesIO(segment_bytes(folder, segment)), columns=columns)
+    """Its rows; of these columns, those that the version which wrote it knew."""
+    data = io.BytesIO(segment_bytes(folder, segment))
+    if columns is not None:
+        known = pl.read_parquet_schema(data)
+        columns = [name for name in columns if name in known]
+        data.seek(0)
+    return pl.read_parquet(data, columns=columns)
 
 
 class Table:

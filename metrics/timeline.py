@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from metrics.registry import measured
 from metrics.schema import DUMMY, SpanKind
@@ -94,7 +95,7 @@ SLOTS = "inference slots × the step's window (from the end of the previous step
 timing(
     "generation_pct",
     "Share of the inference slots' time in the step's window in which they generated, for whichever "
-    "step the sample is used.",
+    "step the sample is used. While an environment answers in a conversation, nothing is generated.",
     unit="%",
     population=SLOTS,
     reduction="100 × Σ overlap / (slots × window)",
@@ -201,19 +202,28 @@ def slot_shares(samples: pl.DataFrame, bounds: tuple[float, float] | None, num_s
     """Generation, reward and idle shares of the slots' time inside the window. A sample counts for its part inside."""
     if bounds is None or num_slots < 1 or bounds[1] <= bounds[0] or not len(samples):
         return {}
-    generation = overlap(samples, "generate", bounds)
-    if generation is None:
+    times = generation_times(samples)
+    if not len(times):
         return {}
-    scoring = overlap(samples, "reward", bounds) or 0.0
+    generation, scoring = overlap(times, bounds), overlap(whole_times(samples, "reward"), bounds)
     whole = num_slots * (bounds[1] - bounds[0])
     shares = {"timing_generation_pct": 100.0 * generation / whole, "timing_reward_pct": 100.0 * scoring / whole}
     return shares | {"timing_idle_pct": max(0.0, 100.0 - sum(shares.values()))}
 
 
-def overlap(samples: pl.DataFrame, what: str, bounds: tuple[float, float]) -> float | None:
-    """Seconds inside the window, summed over samples in the order of their start; None when no sample has the times."""
-    rows = samples.select(f"{what}_start_s", f"{what}_end_s").drop_nulls().sort(f"{what}_start_s", f"{what}_end_s")
-    if not len(rows):
-        return None
-    starts, ends = rows[:, 0].to_numpy(), rows[:, 1].to_numpy()
+def generation_times(samples: pl.DataFrame) -> NDArray[np.float64]:
+    """(start, end) of everything that was generated: the turns of the policy in a conversation, else the sample."""
+    talks = samples.filter(pl.col("turn_times_s").is_not_null())
+    turns = talks["turn_times_s"].explode().drop_nulls().to_numpy().reshape(-1, 2)
+    return np.concatenate([whole_times(samples.filter(pl.col("turn_times_s").is_null()), "generate"), turns])
+
+
+def whole_times(samples: pl.DataFrame, what: str) -> NDArray[np.float64]:
+    """(start, end) of each sample that has both."""
+    return samples.select(f"{what}_start_s", f"{what}_end_s").drop_nulls().to_numpy().astype(np.float64)
+
+
+def overlap(times: NDArray[np.float64], bounds: tuple[float, float]) -> float:
+    """Seconds inside the window, summed in the order of their start, whatever the order of the rows."""
+    starts, ends = times[np.lexsort((times[:, 1], times[:, 0]))].T
     return float(np.clip(np.minimum(ends, bounds[1]) - np.maximum(starts, bounds[0]), 0.0, None).sum())

@@ -14,7 +14,7 @@ from ui.replies import reply
 MOST_STEPS = 60
 SAMPLE_TIMES = [
     "sample_id", "group_id", "env", "outcome", "generate_start_s", "generate_end_s", "reward_start_s", "reward_end_s",
-    "completion_tokens",
+    "completion_tokens", "turn_times_s",
 ]  # fmt: skip
 # The order of kinds fixes their colours in the browser.
 KINDS = (
@@ -40,7 +40,7 @@ def routes(root: Path) -> APIRouter:
         spans = read.spans(directory, first, last)
         steps = spans.filter(pl.col("kind") == "step")
         samples = [row for step in range(first, last + 1) for row in _sample_times(directory, step)]
-        return reply({"from": first, "to": last, "steps": _windows(steps, spans), **_bars(spans, samples)})
+        return reply({"from": first, "to": last, "steps": _windows(steps, spans), **bars_of(spans, samples)})
 
     return api
 
@@ -58,11 +58,11 @@ def _windows(steps: pl.DataFrame, spans: pl.DataFrame) -> list[dict[str, float]]
     return hull.to_dicts()
 
 
-def _bars(spans: pl.DataFrame, samples: list[dict[str, Any]]) -> dict[str, Any]:
+def bars_of(spans: pl.DataFrame, samples: list[dict[str, Any]]) -> dict[str, Any]:
     bars: list[tuple[str, str, float, float, int, str]] = []
     for slot, row in packed(samples, "generate_start_s", "generate_end_s"):
         text = f"sample {row['sample_id']} · {row['env']} · {row['completion_tokens']} tokens · {row['outcome']}"
-        bars.append((f"slot {slot}", "generate", row["generate_start_s"], row["generate_end_s"], row["step"], text))
+        bars += [(f"slot {slot}", "generate", start, end, row["step"], text) for start, end in generated(row)]
     scored = [row for row in samples if row["reward_start_s"] is not None and row["reward_end_s"] is not None]
     for slot, row in packed(scored, "reward_start_s", "reward_end_s"):
         text = f"reward of sample {row['sample_id']} · {row['env']}"
@@ -83,6 +83,14 @@ def _bars(spans: pl.DataFrame, samples: list[dict[str, Any]]) -> dict[str, Any]:
         "step": [bar[4] for bar in bars],
         "text": [bar[5] for bar in bars],
     }
+
+
+def generated(row: dict[str, Any]) -> list[tuple[float, float]]:
+    """Start and end of what was generated: in a conversation of each turn, for the environment answers in between."""
+    times = row["turn_times_s"]
+    if times is None:
+        return [(row["generate_start_s"], row["generate_end_s"])]
+    return list(zip(times[::2], times[1::2], strict=True))
 
 
 def packed(rows: list[dict[str, Any]], start: str, end: str) -> list[tuple[int, dict[str, Any]]]:

@@ -179,6 +179,7 @@ def test_the_turns_are_told_apart_for_people(rig):
     ]
     assert [(row["turns"][place]["start_s"], row["turns"][place]["end_s"]) for place in (0, 2)] == [(10, 11), (11, 12)]
     assert 0 < row["turns"][1]["start_s"] <= row["turns"][1]["end_s"]
+    assert metrics_row(row | {"outcome": "trained"}, 1)["turn_times_s"] == [10, 11, 11, 12, 12, 13]
     assert State.from_json(row["state"]).completions == ["a", "messages", "bye"]
 
 

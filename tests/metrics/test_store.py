@@ -15,9 +15,10 @@ import pytest
 from metrics import read
 from metrics.journal import read_lines
 from metrics.lock import RunIsBeingWritten
+from metrics.schema import samples_table
 from metrics.segments import FAN_IN, read_manifest
 from metrics.store import Store
-from tests.metrics.builders import core, write_run
+from tests.metrics.builders import core, sample, write_run
 
 
 def fill(run_dir: Path, steps: range, key: str = "a") -> Store:
@@ -40,6 +41,19 @@ def test_many_small_segments_become_few(tmp_path):
     files = sorted(path.name for path in (tmp_path / "metrics" / "series").glob("*.parquet"))
     assert [name[-10:-8] for name in files] == ["L2", "L1", "L0", "L0"]
     assert read.series(tmp_path)["columns"]["a"] == [step / 2 for step in range(1, FAN_IN**2 + FAN_IN + 3)]
+
+
+@pytest.mark.parametrize("table", ["samples", "evals"])
+def test_rows_of_a_version_that_knew_fewer_columns_are_read(tmp_path, table):
+    store = fill(tmp_path, range(1, 3))
+    outcome = "eval" if table == "evals" else "trained"
+    new = samples_table([sample(step=2, sample_id=1, outcome=outcome, turn_times_s=[1.0, 2.0])])
+    old = samples_table([sample(outcome=outcome)]).drop_columns(["turn_times_s", "golden_answers"])
+    for seq, rows in enumerate((old, new)):
+        getattr(store, table).append(rows, attempt=1, source="t", seq=seq, meta={})
+    store.close()
+    rows, _ = read.samples(tmp_path, outcome=outcome, columns=["turn_times_s", "golden_answers", "step"])
+    assert rows.rows() == [(None, None, 1), ([1.0, 2.0], None, 2)]
 
 
 def test_large_steps_are_kept_exactly(tmp_path):

@@ -82,5 +82,18 @@ def test_shares_of_the_inference_slots_count_only_the_part_inside_the_window():
     assert found["timing_idle_pct"] == 60.0
 
 
+def test_an_environment_that_answers_is_no_generation():
+    """Two turns of 2 s within 9 s of conversation, the second half outside the window; the rest of the slot is idle."""
+    talk = {"generate_start_s": 2.0, "generate_end_s": 11.0, "turn_times_s": [2.0, 4.0, 9.0, 11.0]}
+    rows = [
+        sample(**talk, reward_start_s=11.0, reward_end_s=12.0),
+        sample(sample_id=1, generate_start_s=0.0, generate_end_s=5.0),
+        sample(sample_id=2, turn_times_s=[]),
+    ]
+    found = timings(span("step", 0.0, 10.0), samples=rows, num_slots=1)
+    assert (found["timing_generation_pct"], found["timing_reward_pct"]) == (80.0, 0.0)
+    assert found["timing_idle_pct"] == 20.0
+
+
 def test_shares_are_absent_without_generation_times():
     assert "timing_idle_pct" not in timings(span("step", 0.0, 10.0), samples=[sample()], num_slots=2)

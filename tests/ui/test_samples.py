@@ -1,5 +1,6 @@
 """Samples, timeline and logs as the pages ask for them."""
 
+import polars as pl
 import pytest
 from fastapi.testclient import TestClient
 
@@ -7,7 +8,7 @@ from metrics.schema import samples_table, spans_table
 from tests.metrics.builders import START, core, sample, write_run_json
 from ui.app import without_pages
 from ui.sample import CLIP, as_dict, last_turn, turns
-from ui.timeline import packed
+from ui.timeline import bars_of, packed
 
 
 def test_a_page_of_groups_counts_what_the_filters_leave(dashboard, runs):
@@ -127,6 +128,14 @@ def test_the_timeline_has_the_spans_and_the_samples_of_its_steps(dashboard, runs
     by_kind = {found["kinds"][kind] for kind in found["kind"]}
     assert by_kind >= {"generate", "reward", "forward", "backward", "optimizer", "waiting_for_data"}
     assert all(end >= start for start, end in zip(found["start"], found["end"], strict=True))
+
+
+def test_the_timeline_shows_the_turns_of_a_conversation_and_the_gaps_in_which_its_environment_answers():
+    one = {"step": 1, "sample_id": 0, "env": "talk", "completion_tokens": 4, "outcome": "trained"}
+    one |= {"generate_start_s": 2.0, "generate_end_s": 11.0, "reward_start_s": None, "reward_end_s": None}
+    spans = pl.DataFrame(schema={"kind": pl.String, "start_s": pl.Float64})
+    found = bars_of(spans, [one | {"turn_times_s": [2.0, 4.0, 9.0, 11.0]}, one | {"turn_times_s": None}])
+    assert (found["lane"], found["start"], found["end"]) == ([0, 0, 1], [2.0, 9.0, 2.0], [4.0, 11.0, 11.0])
 
 
 def test_the_forward_time_of_the_timeline_is_the_metric_of_the_step(dashboard, runs):
