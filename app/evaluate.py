@@ -32,6 +32,7 @@ from app.config import Config, ConfigError
 from app.config_errors import Problem
 from app.engine import deploy, dtype_name
 from app.evaluator import Evals, Evaluated
+from app.failure import reason_of
 from app.run_context import answer, connect
 from app.run_dir import RunDir, RunError, application_of, namespace_of
 from app.sealed import newest, step_of
@@ -75,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except Exception as error:
         logger.exception("the evaluation failed")
-        print(f"the evaluation failed: {preflight.reason_of(error)}", file=sys.stderr)
+        print(f"the evaluation failed: {reason_of(error)}", file=sys.stderr)
         return 1
     pq.write_table(done.rows, options.out)
     values = values_of(config, done)

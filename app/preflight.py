@@ -1,8 +1,7 @@
-"""What can be known to be wrong before anything expensive starts, and what to say when something did go wrong."""
+"""What can be known to be wrong before anything expensive starts."""
 
 import importlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -185,17 +184,3 @@ def kv_cache_bytes(shape: Mapping[str, Any], length: int) -> int:
     size = shape.get("head_dim") or shape["hidden_size"] // heads
     per_token = 2 * shape["num_hidden_layers"] * shape.get("num_key_value_heads", heads) * size * 4
     return -(-length // BLOCK_TOKENS) * BLOCK_TOKENS * per_token
-
-
-ERROR_LINE = re.compile(
-    r"^(?:\x1b\[\d+m)?(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Weights|Stalled))(?:\(.*?\))?: (.+)$"
-)
-
-
-def reason_of(error: BaseException) -> str:
-    """The innermost error's own line: what a person needs to read first, without the frames around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [match for line in lines if (match := ERROR_LINE.match(line))]
-    if own:
-        return f"{own[-1][1]}: {own[-1][2]}"
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

@@ -106,12 +106,6 @@ def test_more_than_the_cluster_has_is_refused():
         preflight.use_gpu(tiny_config(num_workers=10), {"CPU": 2.0})
 
 
-def test_the_reason_of_a_failure_is_its_innermost_error():
-    text = "Training failed:\n[Rank 0]:\nTraceback\n  File x\nValueError: too long\nsome more\n"
-    assert preflight.reason_of(RuntimeError(text)) == "ValueError: too long"
-    assert preflight.reason_of(KeyError()) == "KeyError: no message"
-
-
 def bad_samples(kind: str):
     """An environment of a user's own whose samples are wrong in one way."""
     from environments.base import SingleTurnEnvironment

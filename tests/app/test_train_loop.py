@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.preflight import reason_of
+from app.failure import reason_of
 from app.train_loop import SelfCheckError, refuse_red
 
 TIED = {

@@ -1,0 +1,76 @@
+"""Why something failed, in one line for a person: the innermost error, and what to change where something ran out."""
+
+import errno
+import re
+from collections.abc import Iterator
+
+ERROR_LINE = re.compile(
+    r"^(?:\x1b\[\d+m)?(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Weights|Stalled))(?:\(.*?\))?: (.+)$"
+)
+ACTOR_FIELD = re.compile(r"^\s*(class_name|pid|name): (\S.*)$", re.MULTILINE)
+"""How Ray describes an actor that died."""
+
+TRAINER = "lower seq_len, set gradient_checkpointing: true, or raise num_workers"
+ENGINE_ON_GPU = "lower engine.gpu_memory_utilization, engine.max_num_seqs or engine.max_model_len"
+MACHINE = "lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine with more memory"
+SHORTAGES = [
+    (
+        r"No available memory for the cache blocks|KV cache is needed",
+        "an engine's key-value cache is too small: raise engine.kv_cache_mb (on a GPU engine.gpu_memory_utilization), "
+        "or lower engine.max_model_len",
+    ),
+    (r"Free memory on device", f"an engine's GPU is short of memory: {ENGINE_ON_GPU}"),
+    (
+        r"(?:CUDA|HIP) out of memory",
+        f"a GPU is out of memory: {TRAINER}; where an engine shares the GPU, {ENGINE_ON_GPU}",
+    ),
+    (r"running low on memory|NODE_OUT_OF_MEMORY", f"Ray ended it because its machine was low on memory: {MACHINE}"),
+    (
+        r"can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b",
+        f"the machine is out of memory: {MACHINE}",
+    ),
+    (r"\bObjectStoreFullError\b", "Ray's object store is full: start Ray with a larger --object-store-memory"),
+    (rf"\[Errno {errno.ENOSPC}\]|No space left on device", "the disk is full: free some space, then resume the run"),
+    (rf"\[Errno {errno.EROFS}\]", "the run directory cannot be written: make it writable, then resume the run"),
+    (r"died unexpectedly", f"it was killed or crashed; if the operating system did it for want of memory, {MACHINE}"),
+]
+"""The words in which Ray, vLLM, torch and the operating system say what ran out → what to do. The first counts."""
+
+
+def reason_of(error: BaseException) -> str:
+    """What a person needs to read first, without the frames around it."""
+    text = "\n".join(_texts(error))
+    remedy = shortage(text)
+    return f"{_line(error, text)}; {remedy}" if remedy else _line(error, text)
+
+
+def shortage(text: str) -> str | None:
+    """What ran out, and what to do about it; None where nothing is known to have run out."""
+    return next((remedy for words, remedy in SHORTAGES if re.search(words, text)), None)
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """The error, and those that it came from."""
+    one: BaseException | None = error
+    while one is not None:
+        yield f"{type(one).__name__}: {one}"
+        one = one.__cause__
+
+
+def _line(error: BaseException, text: str) -> str:
+    """The innermost error's own line. Of a process that ended without a word, which it was."""
+    if "died unexpectedly" in text:
+        return _death(text)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [match for line in lines if (match := ERROR_LINE.match(line))]
+    if own:
+        return f"{own[-1][1]}: {own[-1][2]}"
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+
+
+def _death(text: str) -> str:
+    """Ray's own text lists what it might have been, and says at the end what is rarely the cause."""
+    said = dict(ACTOR_FIELD.findall(text))
+    who = said.get("name") or said.get("class_name") or "a process"
+    pid = f" (pid {said['pid']})" if "pid" in said else ""
+    return f"{who}{pid} died unexpectedly"

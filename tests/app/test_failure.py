@@ -1,0 +1,75 @@
+import errno
+import os
+
+import pytest
+
+from app.failure import reason_of, shortage
+
+DIED = """Training failed due to worker errors:
+[Rank 1 Error Snippet]:
+A worker health check failed.
+Worker info: pid=4711, rank=1
+The actor died unexpectedly before finishing this task.
+\tclass_name: RayTrainWorker
+\tactor_id: 0c1fe05f1c4cf1b8ae7e0c8d01000000
+\tpid: 4711
+\tnamespace: 1a2b
+\tip: 127.0.0.1
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker \
+unexpectedly exits with a connection error code 2. End of file. There are some potential root causes. (1) The process \
+is killed by SIGKILL by OOM killer due to high memory usage. (2) ray stop --force is called. (3) The worker is crashed \
+unexpectedly due to SIGSEGV or other unexpected errors."""
+
+
+def test_the_reason_is_the_innermost_error():
+    text = "Training failed:\n[Rank 0]:\nTraceback\n  File x\nValueError: too long\nsome more\n"
+    assert reason_of(RuntimeError(text)) == "ValueError: too long"
+    assert reason_of(KeyError()) == "KeyError: no message"
+
+
+def test_a_process_that_ended_without_a_word_is_named_and_not_by_all_that_it_might_have_been():
+    assert reason_of(RuntimeError(DIED)) == (
+        "RayTrainWorker (pid 4711) died unexpectedly; it was killed or crashed; if the operating system did it for "
+        "want of memory, lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine with more "
+        "memory"
+    )
+    named = DIED.replace("\tnamespace", "\tname: weights\n\tnamespace")
+    assert reason_of(RuntimeError(named)).startswith("weights (pid 4711) died unexpectedly; ")
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has", "lower seq_len"),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you", "lower engine.kv_cache_mb"),
+        ("MemoryError", "the machine is out of memory: lower engine.kv_cache_mb"),
+        (
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+            "Ray ended it because its machine was low on memory: lower engine.kv_cache_mb",
+        ),
+        (
+            "ValueError: To serve at least one request with the model's max seq len (4096), (0.50 GiB KV cache is "
+            "needed, which is larger than the available KV cache memory (0.01 GiB).",
+            "raise engine.kv_cache_mb",
+        ),
+        ("ValueError: No available memory for the cache blocks. Try", "raise engine.kv_cache_mb"),
+        ("ValueError: Free memory on device cuda:0 (1/80 GiB) on startup", "lower engine.gpu_memory_utilization"),
+        ("ray.exceptions.ObjectStoreFullError: Failed to put", "--object-store-memory"),
+    ],
+)
+def test_what_ran_out_is_said_with_what_to_change(text, remedy):
+    said = reason_of(RuntimeError(f"[Rank 0]:\nTraceback\n{text}"))
+    assert text.split("\n")[0].split(":")[-1].strip()[:20] in said
+    assert remedy in said.split("; ", 1)[1]
+
+
+def test_a_shortage_behind_another_error_is_found():
+    outer = RuntimeError("the step could not be stored")
+    outer.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/x/metrics")
+    assert reason_of(outer) == (
+        "RuntimeError: the step could not be stored; the disk is full: free some space, then resume the run"
+    )
+
+
+def test_an_error_that_is_no_shortage_gets_no_advice():
+    assert shortage("ZeroDivisionError: memory of a division, killed") is None
