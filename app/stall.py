@@ -1,7 +1,9 @@
-"""Ends a run that does not get on, and leaves the stacks of its processes so that the cause can be read."""
+"""Ends a run that does not get on, says which processes are frozen or gone and who waits for whom, and leaves the
+stacks of all of them."""
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from typing import Any
 
 import psutil
 import ray
+from ray import serve
+from ray.serve.exceptions import RayServeException
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app.config import Config
@@ -28,6 +32,23 @@ GATE_TIMEOUT_S = 120
 LIST_TIMEOUT_S = 20
 DUMP_TIMEOUT_S = 20
 NODE_TIMEOUT_S = 120
+REQUESTS_TIMEOUT_S = 5
+WAITS = {
+    ("app/train_loop.py", "batches"): "a batch of rollouts",
+    ("app/train_loop.py", "finish_evals"): "the evaluator",
+    ("app/train_loop.py", "stored"): "the metrics actor",
+    ("app/train_loop.py", "step_done"): "the admission actor",
+    ("app/publish.py", "_every_engine"): "the engines",
+    ("app/publish.py", "push"): "the weight store",
+    ("app/stream.py", "_log"): "the metrics actor",
+    ("app/stream.py", "_admitted_since"): "the admission actor",
+    ("environments/worker.py", "_next"): "its environment's process",
+}
+"""(file, function) whose frame on a stack says for whom its process waits."""
+COLLECTIVES = ("distributed_c10d.py", "_fsdp_param_group.py", "_fsdp_collectives.py")
+FRAME = re.compile(r"^ +(?:[^ ]*\.)?([^ .]+) \((\S+?):\d+\)$", re.MULTILINE)
+"""A frame in py-spy's words: `Worker.batches (app/train_loop.py:95)`."""
+CANNOT_WORK = (psutil.STATUS_STOPPED, "gone")
 
 
 class Stalled(RuntimeError):
@@ -96,19 +117,48 @@ def _explain(config: Config, context: RunContext) -> str:
     except Exception as error:  # the stall itself must be told whatever happens to its explanation
         logger.exception("the stacks could not be written")
         return f"{sentence}; the stacks of its processes could not be written: {type(error).__name__}: {error}"
-    return f"{sentence}; {verdict(members)}; the stacks of all its processes: {file}"
+    asked = _requests(context)
+    return f"{sentence}; {verdict(members)}{asked}; the stacks of all its processes: {file}"
+
+
+def _requests(context: RunContext) -> str:
+    """What the engines have been asked and have not answered. Nothing where they do not even say that."""
+    try:
+        engines: Any = serve.get_app_handle(application_of(context.run_id))
+        numbers = engines.broadcast("running").results(timeout_s=REQUESTS_TIMEOUT_S)
+    except (ray.exceptions.RayError, RayServeException, TimeoutError):
+        return ""
+    return f"; the engines have {sum(numbers)} unfinished requests" if any(numbers) else ""
 
 
 def verdict(members: list[Member]) -> str:
-    """Which processes cannot be at work, by the operating system's account."""
-    frozen = [member for member in members if member.state in (psutil.STATUS_STOPPED, "gone")]
-    named = ", ".join(f"{m.role} (pid {m.pid} on {m.node}) is {m.state}" for m in frozen)
-    return named or "every process of it is alive"
+    """Which processes cannot be at work, by the operating system's account, and who waits for whom."""
+    named = [f"{_who(m)} is {m.state}" for m in members if m.state in CANNOT_WORK]
+    waiting = [f"{_who(m)} waits for {whom}" for m in members if (whom := waits_for(m)) is not None]
+    return "; ".join([", ".join(named) or "every process of it is alive", *waiting])
+
+
+def _who(member: Member) -> str:
+    return f"{member.role} (pid {member.pid} on {member.node})"
+
+
+def waits_for(member: Member) -> str | None:
+    """For whom a process that could work waits: the innermost frame counts that says it."""
+    if member.state in CANNOT_WORK:
+        return None
+    waits = (_wait_of(file, function) for function, file in FRAME.findall(member.stack))
+    return next((whom for whom in waits if whom is not None), None)
+
+
+def _wait_of(file: str, function: str) -> str | None:
+    if file.endswith(COLLECTIVES):
+        return "the other ranks"
+    return next((whom for (its, name), whom in WAITS.items() if file.endswith(its) and function == name), None)
 
 
 def report(members: list[Member]) -> str:
     """The stacks of every process, those that cannot be at work first."""
-    order = sorted(members, key=lambda m: (m.state not in (psutil.STATUS_STOPPED, "gone"), m.role))
+    order = sorted(members, key=lambda m: (m.state not in CANNOT_WORK, m.role))
     return "\n\n".join(f"== {m.role} · pid {m.pid} on {m.node} · {m.state}\n{m.stack}" for m in order) + "\n"
 
 

@@ -1,15 +1,17 @@
+import ast
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from app import stall
-from app.stall import Member, dump, report, verdict
+from app.stall import Member, dump, report, verdict, waits_for
 
 SLEEPS = "import time\ndef waits_for_the_other():\n    time.sleep(60)\nprint('up', flush=True)\nwaits_for_the_other()"
 
@@ -60,6 +62,56 @@ def test_a_process_that_is_gone_is_said_to_be_gone(sleeper):
 
 def test_processes_that_are_all_alive_are_not_accused():
     assert verdict([Member("engine", 1, "here", "sleeping", "")]) == "every process of it is alive"
+
+
+TRAINER = """Process 7: ray::RayTrainWorker
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 7 (idle): "MainThread"
+    main_loop (ray/_private/worker.py:1020)
+Thread 9 (idle): "TrainingThread"
+    wait (threading.py:331)
+    Future.result (concurrent/futures/_base.py:451)
+    Ahead.__next__ (app/train_loop.py:212)
+    Worker.batches (app/train_loop.py:96)
+    run (app/train_loop.py:39)"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "whom"),
+    [
+        (TRAINER, "a batch of rollouts"),
+        (
+            "    Link.receive (environments/child.py:64)\n    _Child._next (environments/worker.py:230)",
+            "its environment's",
+        ),
+        (
+            "    barrier (torch/distributed/distributed_c10d.py:9)\n    Worker.finish_evals (app/train_loop.py:8)",
+            "ranks",
+        ),
+        ("    answer (app/run_context.py:7)\n    Worker.finish_evals (app/train_loop.py:8)", "the evaluator"),
+        ("    push (elsewhere/publish.py:7)", None),
+    ],
+)
+def test_a_stack_says_for_whom_its_process_waits(stack, whom):
+    member = Member("trainer", 7, "here", "sleeping", stack)
+    assert waits_for(member) is None if whom is None else whom in waits_for(member)
+
+
+def test_the_verdict_has_who_is_frozen_and_then_who_waits():
+    frozen = Member("engine", 3, "here", "stopped", TRAINER)  # its own stack is of no interest
+    assert verdict([Member("trainer", 7, "here", "sleeping", TRAINER), frozen]) == (
+        "engine (pid 3 on here) is stopped; trainer (pid 7 on here) waits for a batch of rollouts"
+    )
+
+
+def test_every_wait_that_is_known_by_its_frame_is_in_the_code():
+    root = Path(stall.__file__).parents[1]
+    for file, function in stall.WAITS:
+        names = {
+            node.name for node in ast.walk(ast.parse((root / file).read_text())) if isinstance(node, ast.FunctionDef)
+        }
+        assert function in names, f"{file} has no {function}: rename it in app/stall.py as well"
 
 
 class Counter:
