@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
+from app.parent import end_with_parent
+
 if TYPE_CHECKING:
     import torch
 
@@ -24,6 +26,7 @@ def register() -> None:
 
     if TRANSFER_BACKEND not in Factory._registry:
         Factory.register_engine(TRANSFER_BACKEND, "app.weight_backend", "BucketTransfer")
+        end_with_parent()  # vLLM's core does not notice that its replica was killed
 
 
 def buckets(parameters: Iterable[tuple[str, "torch.Tensor"]], limit: int = BUCKET_BYTES) -> Iterator[np.ndarray]:
