@@ -12,11 +12,17 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from app.admission import Cursor
+from app.run_dir import write_atomically
 from app.sealed import PLACE, step_of, whole
 from app.trainer import Trainer
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written. The one before it still counts."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,17 @@ class Place:
 
 
 def write(folder: Path, trainer: Trainer, step: int) -> Path:
-    """Writes the weights and the optimiser's state after `step`. A collective. Not a checkpoint until it is sealed."""
+    """Writes the weights and the optimiser's state after `step`. A collective. Not a checkpoint until it is sealed.
+
+    Raises CheckpointError on every rank when one could not write, as on a full disk.
+    """
     path = folder / f"step_{step:06d}"
     model, optimizer = get_state_dict(trainer.policy, trainer.optimizer)
-    dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=path)
+    try:
+        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=path)
+    except CheckpointException as error:  # no Exception: whoever waits for one would not hear of it
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise CheckpointError(f"rank {rank} could not write {path}: {type(cause).__name__}: {cause}") from error
     return path
 
 
@@ -74,6 +87,4 @@ def _write_place(file: Path, trainer: Trainer, place: Place) -> None:
         "missing": list(place.cursor.missing),
         "rng": bytes(torch.get_rng_state().tolist()).hex(),
     }
-    aside = file.with_suffix(".tmp")
-    aside.write_text(json.dumps(content))
-    aside.replace(file)
+    write_atomically(file, json.dumps(content))

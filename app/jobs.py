@@ -103,6 +103,7 @@ class Jobs:
         if not status.final:
             raise RunError(f"run {run.id!r} is {status}; only an ended run can be resumed")
         run._check_resumable()
+        run.directory.check_writable()
         client = self.client()
         with run._settling():
             run._clean(client)
@@ -176,7 +177,8 @@ class Run:
         if job is None:
             raise StopFailed(f"run {self.id!r} was not started on this cluster; end {_whose(record)} instead")
         job_id = job.submission_id
-        self.directory.update(stop_requested=True)
+        with _where_writable():  # Ray calls the job stopped anyway
+            self.directory.update(stop_requested=True)
         client.stop_job(job_id)
         if job.status == "PENDING":
             self._clean(client, pending_job=job_id)  # a job without a driver does not hear the request
@@ -251,9 +253,13 @@ class Run:
         record = self.record()
         if record["state"] not in FINAL:
             job = self._job(record, known)
-            if self._end(record, job, known) is None:
+            ended = self._end(record, job, known)
+            if ended is None:
                 return Status(*_unended(record, job))
-            self._end_for_good()
+            with _where_writable():
+                self._end_for_good()
+            if (record := self.record())["state"] not in FINAL:
+                return Status(ended[0], f"{ended[1]}; this could not be written into {self.directory.path}")
         record = self.record()
         self._keep_log(record, known)
         return Status(record["state"], record["reason"])
@@ -336,7 +342,7 @@ class Run:
             return None
 
     def _kept_log(self) -> str | None:
-        kept = sorted(self.directory.path.glob("logs/job-*.log"), key=lambda file: file.stat().st_mtime)
+        kept = sorted(self.directory.path.glob("logs/job-*.log"), key=_attempt_of)  # not by time: clocks are set back
         for file in [*reversed(kept), self.directory.driver_log]:
             if file.is_file() and not file.is_symlink():
                 return file.read_text(encoding="utf-8", errors="replace")
@@ -360,7 +366,13 @@ class Run:
         if job is None or not job.status.is_terminal() or file.exists():
             return
         if text := self._log_of_ray():
-            run_dir.write_atomically(file, text)
+            with _where_writable():  # Ray still has it
+                run_dir.write_atomically(file, text)
+
+
+def _attempt_of(log: Path) -> int:
+    number = log.stem.removeprefix("job-")
+    return int(number) if number.isdecimal() else -1
 
 
 def _checked(config: configs.Config | Mapping[str, Any] | str | Path, overrides: Sequence[str]) -> configs.Config:
@@ -371,6 +383,16 @@ def _checked(config: configs.Config | Mapping[str, Any] | str | Path, overrides:
     if overrides:
         return configs.from_dict(config.model_dump(), overrides)
     return config
+
+
+@contextlib.contextmanager
+def _where_writable() -> Iterator[None]:
+    """For notes that may be missing: a full disk or a read-only copy must not hide what is true about a run."""
+    try:
+        yield
+    except OSError as error:
+        if not run_dir.cannot_write(error):
+            raise
 
 
 def _end_of(job: Any, stop_requested: bool) -> tuple[str, str] | None:

@@ -9,6 +9,7 @@ a second one is refused with the pid and the host of the first.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -187,10 +188,22 @@ class RunDir:
             self.update(**me)
             yield
 
+    def check_writable(self) -> None:
+        """Refuse to go on with a run whose directory is full or read-only, before anything is started or changed."""
+        try:
+            _try_to_write(self.path)
+        except OSError as error:
+            raise RunError(
+                f"run {self.id!r}: its directory {self.path} cannot be written ({error.strerror}); free some space or "
+                "make it writable, then resume the run"
+            ) from error
+
     def has_writer(self) -> bool:
         """Whether a live process on this file system is writing the run."""
+        file = self.path / "writer.lock"
         try:
-            with (self.path / "writer.lock").open("r+", encoding="utf-8") as lock:
+            # On a network file system only a file that is open for writing can be locked.
+            with file.open("r+" if os.access(file, os.W_OK) else "r", encoding="utf-8") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -304,10 +317,20 @@ def check_root(root: Path) -> None:
     """Refuse a root that cannot be written, before anything expensive starts."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        write_atomically(root / ".writable", "")
-        (root / ".writable").unlink(missing_ok=True)
+        _try_to_write(root)
     except OSError as error:
         raise _unwritable(root, error) from error
+
+
+def _try_to_write(folder: Path) -> None:
+    """A page of text, since a full disk may still have room for a name."""
+    write_atomically(folder / ".writable", "x" * 4096)
+    (folder / ".writable").unlink(missing_ok=True)
+
+
+def cannot_write(error: OSError) -> bool:
+    """Whether a place is full or not to be written: what one reads there is true all the same."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def _unwritable(root: Path, error: OSError) -> RunError:

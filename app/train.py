@@ -36,6 +36,7 @@ from app.config import Config, ConfigError
 from app.engine import deploy, dtype_name
 from app.evaluator import ACTOR_NAME as EVALUATOR
 from app.evaluator import Evaluator
+from app.failure import reason_of
 from app.run_context import RunContext, answer, connect
 from app.run_dir import RunDir, RunError, application_of, create_for
 from app.sealed import newest, step_of
@@ -70,22 +71,31 @@ def _recorded(run_dir: RunDir, config: Config) -> int:
     try:
         run(config, run_dir)
     except KeyboardInterrupt:
-        run_dir.end("stopped", "stopped on request")
         logger.info("stopped")
+        _end(run_dir, "stopped", "stopped on request")
         return 130
     except preflight.Refused as error:
-        run_dir.end("failed", str(error))
         print(error, file=sys.stderr)
+        _end(run_dir, "failed", str(error))
         return 2
     except Exception as error:  # the outermost border: the reason must reach the run directory
-        reason = preflight.reason_of(error)
+        reason = reason_of(error)
         logger.exception("the run failed")
-        run_dir.end("failed", reason)
         print(f"the run failed: {reason}", file=sys.stderr)
+        _end(run_dir, "failed", reason)
         return 1
-    run_dir.end("finished")
     logger.info("finished")
+    _end(run_dir, "finished")
     return 0
+
+
+def _end(run_dir: RunDir, state: str, reason: str | None = None) -> None:
+    """Writes the end down. Where the disk is full, the job API does so when there is room, from what was printed."""
+    try:
+        run_dir.end(state, reason)
+    except OSError as error:
+        print(f"{run_dir.path}: its state cannot be written: {error}", file=sys.stderr)
+        print(f"the run {state}{f': {reason}' if reason else ''}", file=sys.stderr)
 
 
 def run(config: Config, run_dir: RunDir) -> None:
@@ -204,6 +214,7 @@ def _reopen(run_dir: RunDir, resume: bool) -> None:
     """Makes a run that has begun pending again. Without a new attempt its messages would be taken for repeated ones."""
     if not resume:
         raise RunError(f"run {run_dir.id!r} is {run_dir.state}; add --resume to go on from its newest checkpoint")
+    run_dir.check_writable()
     if run_dir.has_writer():
         raise RunError(f"run {run_dir.id!r} is being written by {run_dir.record()['pid']}; stop it first")
     run_dir.end("failed", "its driver ended without saying why")  # changes nothing where the end is known
