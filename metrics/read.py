@@ -14,7 +14,7 @@ import polars as pl
 from metrics import bias as selection_bias
 from metrics.catalog import attempts, catalog
 from metrics.reader import journal, read, remembered, stamps
-from metrics.samples import samples, spans
+from metrics.samples import every, samples, spans
 from metrics.segments import MANIFEST
 from metrics.series import series
 from metrics.store import ATTEMPTS, CHECKS, FOLDER, TABLES
@@ -148,8 +148,7 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def bias(run_dir: Path, step_from: int | None = None, step_to: int | None = None) -> pl.DataFrame:
     """What selection throws away: drop rates by reason, environment and length bucket (metrics/bias.py)."""
-    narrow = ["step", "env", "outcome", "reward", "completion_tokens"]
-    rows, _ = samples(run_dir, columns=narrow, limit=None)
+    rows = every(run_dir, ["step", "env", "outcome", "reward", "completion_tokens"])
     if step_from is not None:
         rows = rows.filter(pl.col("step") >= step_from)
     if step_to is not None:

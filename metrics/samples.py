@@ -69,6 +69,15 @@ def samples(
     return page.select(wanted), len(rows)
 
 
+def every(run_dir: Path, columns: Sequence[str]) -> pl.DataFrame:
+    """These columns of all samples that are shown, in the order of writing: for what is counted over a whole run."""
+    wanted = checked_columns(columns)
+    needed = list(dict.fromkeys([*wanted, "step", "attempt"]))
+    found = read(Path(run_dir) / FOLDER / "samples", lambda _segment: True, needed)
+    rows = pl.concat(found.frames) if found.frames else empty(SAMPLES)
+    return rows.filter(shown_attempts(run_dir, None)).select(wanted)
+
+
 def checked_columns(columns: Sequence[str] | None) -> list[str]:
     known = [*SAMPLES.names, *EXTRA]
     strange = [name for name in columns or () if name not in known]

@@ -5,11 +5,13 @@ every row up to the end of the message that brought it; so only segments with la
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow.compute as pc
 
 from metrics.catalog import attempts, visible_until
 from metrics.numbers import Floats, Ints
@@ -19,6 +21,8 @@ from metrics.store import FOLDER, SERIES
 from metrics.thin import bucket_width, thinned, thinned_steps
 
 FOREVER = 2**62
+FEW = 2_000
+"""Rows that a loop turns into columns sooner than arrays are set up: what a poll brings."""
 CELLS = 2**22
 """Values (keys × steps) that are spread out in memory at once."""
 SEEN = Cache(10_000)
@@ -140,7 +144,9 @@ def nothing() -> pl.DataFrame:
 
 def above(rows: pl.DataFrame, column: str, floor: int) -> pl.DataFrame:
     """The rows with more than that in a column of integers; the same frame when all have, since filtering is dear."""
-    return rows if (rows[column] > floor).all() else rows.filter(pl.col(column) > floor)
+    least = rows[column].min()
+    assert least is None or isinstance(least, int)
+    return rows if least is None or least > floor else rows.filter(pl.col(column) > floor)
 
 
 def parted(rows: pl.DataFrame, since: int) -> tuple[pl.DataFrame, dict[str, list[list[Any]]]]:
@@ -158,6 +164,8 @@ def columns_of(rows: pl.DataFrame, max_points: int) -> dict[str, Any]:
     """Long rows to one column a key. A later row of the same step and key wins."""
     if not len(rows):
         return {"steps": [], "times": [], "columns": {}, "nonfinite": {}, "thinned": None}
+    if len(rows) <= FEW and max_points > FEW:
+        return columns_of_few(rows)
     steps, place = distinct(rows["step"].to_numpy())
     times = np.full(len(steps), np.inf)
     np.minimum.at(times, place, rows["time"].to_numpy())  # when the step was logged: what came late does not move it
@@ -176,6 +184,27 @@ def columns_of(rows: pl.DataFrame, max_points: int) -> dict[str, Any]:
     return {"steps": shown.tolist(), "times": at.tolist(), "columns": columns, "nonfinite": nonfinite, "thinned": said}
 
 
+def columns_of_few(rows: pl.DataFrame) -> dict[str, Any]:
+    """What columns_of returns when nothing is to be thinned."""
+    times: dict[int, float] = {}
+    cells: dict[str, dict[int, float]] = {}
+    lists = [rows[name].to_list() for name in ("step", "time", "key", "value")]
+    for step, time, key, value in zip(*lists, strict=True):
+        times[step] = min(time, times.get(step, np.inf))
+        cells.setdefault(key, {})[step] = value
+    steps = sorted(times)
+    columns: dict[str, list[float | None]] = {}
+    nonfinite: dict[str, list[list[Any]]] = {}
+    for key in sorted(cells):
+        found = cells[key]
+        columns[key] = [value if (value := found.get(step)) is not None and isfinite(value) else None for step in steps]
+        odd = [[step, named(found[step])] for step in steps if step in found and not isfinite(found[step])]
+        if odd:
+            nonfinite[key] = odd
+    at = [times[step] for step in steps]
+    return {"steps": steps, "times": at, "columns": columns, "nonfinite": nonfinite, "thinned": None}
+
+
 def distinct(steps: Ints) -> tuple[Ints, Ints]:
     """The sorted distinct steps, and the place of each row's step among them. Without sorting when steps are dense."""
     first = int(steps.min())
@@ -191,19 +220,28 @@ def distinct(steps: Ints) -> tuple[Ints, Ints]:
 def tables(rows: pl.DataFrame, place: Ints, num_steps: int) -> Iterator[tuple[list[str], Floats, np.ndarray]]:
     """Some keys at a time, in alphabetical order: names, values by (key, step) with NaN where there is none, and where
     a value is there that is not finite."""
-    names = rows["key"].unique().sort()
-    codes, values = rows["key"].cast(pl.Enum(names)).to_physical().to_numpy(), rows["value"].to_numpy()
+    names, codes = coded(rows["key"])
+    values = rows["value"].to_numpy()
     order = np.argsort(codes, kind="stable")
     bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
     width = max(1, CELLS // num_steps)
     for first in range(0, len(names), width):
-        some = names[first : first + width].to_list()
+        some = names[first : first + width]
         mine = order[bounds[first] : bounds[first + len(some)]]
         table = np.full((len(some), num_steps), np.nan)
         table[codes[mine] - first, place[mine]] = values[mine]
         marked = np.zeros(table.shape, dtype=bool)
         marked[codes[mine] - first, place[mine]] = True
         yield some, table, marked & ~np.isfinite(table)
+
+
+def coded(keys: pl.Series) -> tuple[list[str], Ints]:
+    """The distinct keys in alphabetical order, and the place of each row's key among them."""
+    found = pc.dictionary_encode(keys.to_arrow())
+    met = found.dictionary.to_pylist()
+    names = sorted(met)
+    place = {name: at for at, name in enumerate(names)}
+    return names, np.array([place[name] for name in met], np.int64)[found.indices.to_numpy()]
 
 
 def listed(table: Floats) -> list[list[float | None]]:

@@ -138,10 +138,11 @@ class History:
         rows = np.array(again + list(range(first, self.rows)), np.int64)
         wanted = [i for i, key in enumerate(self.keys) if keys is None or key in keys]
         part = self.table[rows][:, wanted] if len(rows) else np.empty((0, len(wanted)))
+        there = (~np.isnan(part)).any(axis=0).tolist()
         columns = {
-            str(i): [None if value != value else short(value) for value in part[:, at].tolist()]
-            for at, i in enumerate(wanted)
-            if len(rows) and not np.isnan(part[:, at]).all()
+            str(i): [None if value != value else short(value) for value in values]
+            for i, values, any_there in zip(wanted, part.T.tolist(), there, strict=True)
+            if any_there
         }
         shown = {int(self.steps[row]) for row in rows}
         return {
@@ -157,8 +158,8 @@ class History:
 
     def _nonfinite(self, keys: Any, shown: set[int] | None = None) -> dict[str, list[list[Any]]]:
         found: dict[str, list[list[Any]]] = {}
-        for key in keys:
-            points = self.nonfinite.get(key, {})
+        for key in [key for key in self.nonfinite if key in keys]:
+            points = self.nonfinite[key]
             listed = [[step, kind] for step, kind in sorted(points.items()) if shown is None or step in shown]
             if listed:
                 found[key] = listed

@@ -305,6 +305,19 @@ def test_what_selection_throws_away_is_shown_by_reason_environment_and_length(tm
     assert (found["all", "all"]["reward_mean_generated"], found["all", "all"]["reward_mean_trained"]) == (0.75, 0.5)
 
 
+def test_drop_rates_leave_out_what_a_resume_abandoned_and_rewards_that_are_not_finite(tmp_path):
+    first = core(tmp_path)
+    for step in (1, 2):
+        rows = group([1.0, 0.0], group_id=step, step=step, outcome="zero_advantage" if step == 2 else "trained")
+        first.log_samples("b", step, samples_table(rows))
+    first.close("stopped")
+    again = core(tmp_path, attempt=2, resume_step=1)
+    again.log_samples("b/2", 1, samples_table(group([float("nan"), 0.25, 0.5], group_id=9, step=2)))
+    whole = next(row for row in read.bias(tmp_path).to_dicts() if row["by"] == "all")
+    assert (whole["generated"], whole["dropped"], whole["zero_advantage"]) == (5, 0, 0)
+    assert whole["reward_mean_generated"] == pytest.approx((1.0 + 0.0 + 0.25 + 0.5) / 4)
+
+
 def test_samples_of_a_version_without_conversations_stay_readable_and_mergeable(tmp_path, monkeypatch):
     """The column `turns` came later: a run that was begun without it is read, resumed, merged and recomputed."""
     turns = [{"role": "assistant", "text": "7", "first_token": 0, "num_tokens": 1, "tool": None, "is_error": False}]

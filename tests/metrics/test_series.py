@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metrics import journal, read, reader
+from metrics import series as curves
 from metrics.export import export
 from metrics.schema import spans_table
 from metrics.segments import FAN_IN, MANIFEST
@@ -287,3 +288,23 @@ def test_many_keys_and_steps_are_spread_out_in_parts(tmp_path, monkeypatch):
     whole = read.series(tmp_path)
     monkeypatch.setattr(series, "CELLS", 15)
     assert read.series(tmp_path) == whole
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 6),
+        st.floats(1, 9),
+        st.sampled_from("abc"),
+        st.one_of(st.floats(-9, 9), st.sampled_from([float("nan"), float("inf"), float("-inf")])),
+    ),
+    max_size=30,
+)
+
+
+@given(ROWS)
+def test_the_loop_over_few_rows_gives_what_the_arrays_give(rows):
+    schema = {"step": pl.Int64, "time": pl.Float64, "key": pl.String, "value": pl.Float64}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    loop = curves.columns_of(frame, curves.FEW + 1)
+    assert loop == curves.columns_of(frame, curves.FEW)
+    assert len(loop["steps"]) == len({step for step, *_ in rows})
