@@ -16,9 +16,7 @@ from metrics.export import csv_text
 from ui.history import EVERYTHING, Histories, Window
 from ui.names import NoRun, run_dir, run_ids, whole_number
 from ui.replies import reply, tagged
-
-# Keys such as reward/<env>/reward make sections in lower case; they belong to the section of the same name.
-SECTIONS = {"reward": "Reward", "eval": "Evals", "generated": "Generated"}
+from ui.sections import environments_of, in_order, placed
 
 
 def routes(root: Path, histories: Histories) -> APIRouter:
@@ -157,14 +155,16 @@ def merged_catalog(root: Path, ids: Iterable[str]) -> list[dict[str, Any]]:
     the same with the observed side wherever it declares none."""
     merged: dict[str, dict[str, Any]] = {}
     for run_id in ids:
-        for found in _catalog(root, run_id):
+        catalog = _catalog(root, run_id)
+        environments = environments_of(catalog)
+        for found in catalog:
             for entry in (found, *_companions(found)):
-                section = SECTIONS.get(entry["section"], entry["section"])
-                known = merged.setdefault(entry["key"], {**entry, "section": section, "ranges": {}, "bounds": {}})
+                own = placed(entry, environments)
+                known = merged.setdefault(entry["key"], {**own, "ranges": {}, "bounds": {}})
                 known["stats"] = {**entry["stats"], **known["stats"]}
                 known["ranges"][run_id] = entry["declared"]
                 known["bounds"][run_id] = entry["range"]
-    return list(merged.values())
+    return in_order(merged.values())
 
 
 def _catalog(root: Path, run_id: str) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ SAMPLE_TIMES = [
 KINDS = (
     "generate", "reward", "waiting_for_data", "prepare_tensors", "data_to_device", "forward", "loss_computation",
     "compute_kl", "compute_entropy", "backward", "optimizer", "weight_sync_trainer", "weight_sync_inference",
-    "checkpoint", "eval",
+    "checkpoint", "eval", "waiting_for_metrics",
 )  # fmt: skip
 
 

@@ -17,26 +17,42 @@ async function measured(page) {
   };
 }
 
-async function open(browser, path, size = TALL) {
+// CPU milliseconds of the longest task of the main thread while something is done. The wall time of a task says on a
+// busy machine how long it was kept waiting.
+async function longestTask(page, doing) {
+  const session = await page.context().newCDPSession(page);
+  const events = [];
+  session.on("Tracing.dataCollected", ({ value }) => events.push(...value));
+  const complete = new Promise((resolve) => session.on("Tracing.tracingComplete", resolve));
+  await session.send("Tracing.start", { transferMode: "ReportEvents", traceConfig: { includedCategories: ["toplevel"] } });
+  await doing();
+  await session.send("Tracing.end");
+  await complete;
+  const thread = (event) => `${event.pid}:${event.tid}`;
+  const mains = new Set(events.filter((event) => event.name === "thread_name" && event.args.name === "CrRendererMain").map(thread));
+  const tasks = events.filter((event) => event.name === "ThreadControllerImpl::RunTask" && mains.has(thread(event)) && event.tdur !== undefined);
+  if (!tasks.length) throw new Error("the trace holds no task of the main thread");
+  return Math.max(...tasks.map((event) => event.tdur)) / 1000;
+}
+
+async function open(browser, path, ready, size = TALL) {
   const context = await browser.newContext({ viewport: size, reducedMotion: "reduce" });
-  await context.addInitScript(() => {
-    window.longest = 0;
-    new PerformanceObserver((list) => list.getEntries().forEach((one) => (window.longest = Math.max(window.longest, one.duration)))).observe({ type: "longtask", buffered: true });
-  });
   const page = await context.newPage();
   page.setDefaultTimeout(90000);
   const probe = await measured(page);
-  await page.goto(process.env.BASE + path);
-  return { page, probe };
+  const longest_ms = await longestTask(page, async () => {
+    await page.goto(process.env.BASE + path);
+    await ready(page);
+  });
+  return { page, probe, longest_ms };
 }
 
 const drawn = (page, wanted) => page.waitForFunction((n) => [...document.querySelectorAll(".card.chart")].filter((one) => one.panel?.plot).length >= n, wanted);
 
 async function load(browser, path, wanted) {
-  const { page, probe } = await open(browser, path);
-  await drawn(page, wanted);
+  const { page, probe, longest_ms } = await open(browser, path, (opened) => drawn(opened, wanted));
   const cost = await probe.now();
-  const result = { cpu_s: cost.TaskDuration, script_s: cost.ScriptDuration, nodes: cost.Nodes, cards: await page.locator(".card.chart").count(), longest_ms: await page.evaluate(() => window.longest), heap_mb: await probe.heap() };
+  const result = { cpu_s: cost.TaskDuration, script_s: cost.ScriptDuration, nodes: cost.Nodes, cards: await page.locator(".card.chart").count(), longest_ms, heap_mb: await probe.heap() };
   return { page, probe, result };
 }
 
@@ -53,9 +69,12 @@ async function scrolled(page) {
 // Opening a page until what it is about is there.
 async function shown(browser, path, selector) {
   const begun = Date.now();
-  const { page, probe } = await open(browser, path);
-  await page.waitForSelector(selector);
-  const result = { wall_s: (Date.now() - begun) / 1000, cpu_s: (await probe.now()).TaskDuration, longest_ms: await page.evaluate(() => window.longest) };
+  let wall_s = 0;
+  const { page, probe, longest_ms } = await open(browser, path, async (opened) => {
+    await opened.waitForSelector(selector);
+    wall_s = (Date.now() - begun) / 1000;
+  });
+  const result = { wall_s, cpu_s: (await probe.now()).TaskDuration, longest_ms };
   await page.context().close();
   return result;
 }
@@ -81,12 +100,11 @@ async function main() {
   // Three runs, one of them growing: what a refresh costs, and whether any task is long.
   const live = await load(browser, `/metrics?runs=${[facts.live, ...facts.runs.slice(0, 2)].join(",")}`, 16);
   await live.page.waitForTimeout(3000);
-  await live.page.evaluate(() => (window.longest = 0));
   const version = () => live.page.evaluate((id) => document.querySelector(".card.chart").panel.board.store.run(id).lastStep, facts.live);
   const [cpu, steps, heap] = [(await live.probe.now()).TaskDuration, await version(), await live.probe.heap()];
-  await live.page.waitForTimeout(facts.soak_s * 1000);
+  const longest_ms = await longestTask(live.page, () => live.page.waitForTimeout(facts.soak_s * 1000));
   const refreshes = (await version()) - steps;
-  found.live = { refreshes, cpu_ms: (1000 * ((await live.probe.now()).TaskDuration - cpu)) / Math.max(1, refreshes), longest_ms: await live.page.evaluate(() => window.longest), heap_mb: [heap, await live.probe.heap()] };
+  found.live = { refreshes, cpu_ms: (1000 * ((await live.probe.now()).TaskDuration - cpu)) / Math.max(1, refreshes), longest_ms, heap_mb: [heap, await live.probe.heap()] };
   await live.page.context().close();
 
   const many = await load(browser, `/metrics?runs=${facts.runs.join(",")}`, 8);

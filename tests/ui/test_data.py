@@ -16,6 +16,7 @@ from metrics.export import csv_text
 from ui.data import merged_catalog
 from ui.history import History, _grid, _thin
 from ui.names import is_plain
+from ui.sections import in_order, placed
 
 
 def strict(text: str):
@@ -137,6 +138,23 @@ def test_ranges_of_two_runs_are_kept_by_run_and_gini_gets_a_chart_of_its_own(run
     assert entries["sums/tries"]["invert"] is True
     assert entries["correct_gini_mean"]["kind"] == "scalar"
     assert {entry["section"] for entry in entries.values()} >= {"General", "Reward", "Rollouts", "Discarded", "Evals"}
+
+
+def test_metrics_that_belong_together_share_a_section(runs):
+    entries = {entry["key"]: entry for entry in merged_catalog(runs.root, [runs.mixed])}
+    place = {key: (entry["section"], entry["group"], entry["name"]) for key, entry in entries.items()}
+    assert place["loss/policy"] == ("Training", "", "loss policy")
+    assert place["tokens/trained"] == ("Throughput", "", "tokens trained")
+    assert place["sums/tries"] == ("Sample metrics", "sums", "tries")
+    sections = list(dict.fromkeys(entry["section"] for entry in entries.values()))
+    assert sections[:3] == ["General", "Reward", "Advantage"]
+    assert sections.index("Training") < sections.index("Timeline")
+
+
+def test_sections_of_a_trainer_of_ones_own_come_last():
+    own = {"key": "mine/x", "section": "mine", "group": "", "name": "x"}
+    timing = {"key": "timing_step_total", "section": "Timeline", "group": "", "name": "timing_step_total"}
+    assert in_order([placed(own, {"sums"}), placed(timing, {"sums"})]) == [timing, own]
 
 
 def test_the_catalog_is_not_sent_twice(dashboard, runs):

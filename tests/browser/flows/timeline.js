@@ -39,13 +39,22 @@ run(async ({ open, assert, facts, found }) => {
 
   // The table agrees with the metric.
   const cells = await page.$$eval(".page-timeline table.grid-table", (tables) => {
-    const head = [...tables[0].querySelectorAll("th")].map((one) => one.firstChild.textContent);
-    return [...tables[0].querySelectorAll("tbody tr")].map((row) => Object.fromEntries([...row.children].map((cell, i) => [head[i] + (i ? "" : " number"), cell.textContent])));
+    const head = [...tables[0].querySelectorAll("thead tr:last-child th")].map((one) => one.dataset.key || one.textContent);
+    return [...tables[0].querySelectorAll("tbody tr")].map((row) => Object.fromEntries([...row.children].map((cell, i) => [head[i], cell.textContent])));
   });
-  assert.deepEqual(cells.map((row) => row["Step number"]), ["13", "12", "11", "10"]);
+  assert.deepEqual(cells.map((row) => row.Step), ["13", "12", "11", "10"]);
   const series = await page.evaluate(async (id) => (await fetch(`/data/series?run=${id}&keys=timing_forward_total`)).json(), facts.plain);
   const value = series.columns.timing_forward_total[series.steps.indexOf(12)];
-  assert.ok(Math.abs(parseFloat(cells[1].Forward) - value) < 0.0006, `${cells[1].Forward} and ${value}`);
+  const shown = parseFloat(cells[1].timing_forward_total);
+  assert.ok(Math.abs(shown - value) < 0.0006, `${shown} and ${value}`);
+  // Each part of the bar beside it is as wide as its share of the step.
+  const whole12 = parseFloat(cells[1].timing_step_total);
+  const forward = await page.$eval(".timing tbody tr:nth-child(2) .shares", (bar) => {
+    const at = bar.getAttribute("aria-label").split(", ").findIndex((one) => one.startsWith("Forward"));
+    return bar.children[at].getBoundingClientRect().width / bar.getBoundingClientRect().width;
+  });
+  assert.ok(Math.abs(forward - value / whole12) < 0.02, `${forward} and ${value / whole12}`);
+  assert.ok(await page.$eval(".timing", (table) => table.scrollWidth <= table.parentElement.clientWidth), "the table fits");
   await shot(page, "timeline-light");
   assert.deepEqual(page.troubles, []);
   found.rows = cells.length;

@@ -4,7 +4,7 @@ import { thinnedSteps } from "../core/detail.js";
 import { onTheme, colors } from "../core/theme.js";
 import { xOf } from "./maths.js";
 
-const SLICE_MS = 8;
+const SLICE_MS = 4;
 const SETTLE_MS = 15;
 const HEIGHTS = { compact: 128, normal: 172, large: 268 };
 

@@ -11,7 +11,8 @@ function clippedTo(u, paint) {
   const { ctx, bbox } = u;
   ctx.save();
   ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top - 1, bbox.width + 1, bbox.height + 2);
+  const margin = 3 * ratio(); // a dot at the first step is whole
+  ctx.rect(bbox.left - margin, bbox.top - margin, bbox.width + 2 * margin, bbox.height + 2 * margin);
   ctx.clip();
   paint(ctx, bbox, ratio());
   ctx.restore();

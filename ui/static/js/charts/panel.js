@@ -219,7 +219,7 @@ export class Panel {
 }
 
 // A unit that the name says already is not said twice; a range is for the axis to show.
-const unitOf = (name, { unit }) => (unit && unit !== "0…1" && !name.toLowerCase().includes(unit.toLowerCase()) ? unit : "");
+const unitOf = (name, { unit }) => (unit && unit !== "0…1" && !` ${name.toLowerCase()} `.includes(` ${unit.toLowerCase()} `) ? unit : "");
 
 const dashes = (dash) => svg("svg", { class: "dash", width: 22, height: 6, "aria-hidden": "true" }, svg("line", { x1: 0, y1: 3, x2: 22, y2: 3, stroke: "currentColor", "stroke-width": 2, "stroke-dasharray": dash.join(" ") || null }));
 

@@ -7,6 +7,9 @@ import { quantileRange } from "./maths.js";
 import { boundsOf, rangeOf } from "./lines.js";
 import { drawOver, drawUnder } from "./overlay.js";
 
+// Steps are whole: no line between two of them.
+const WHOLE = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
 export function makePlot(host, chart, height) {
   const { view } = chart;
   const colors = view.colors;
@@ -27,7 +30,7 @@ export function makePlot(host, chart, height) {
     series: [{}, ...chart.lines.map((line) => seriesOf(line, chart))],
     bands: bandsOf(chart),
     axes: [
-      { ...axis, size: 24, space: 62, values: (u, splits) => splits.map(fmtX) },
+      { ...axis, size: 24, space: 62, incrs: view.x === "step" ? WHOLE : undefined, values: (u, splits) => splits.map(fmtX) },
       { ...axis, size: axisSize, space: 32, values: (u, splits, at, space, step) => splits.map((v) => (v == null ? "" : axisNumber(v, chart.log ? Math.abs(v) : step))) },
     ],
     hooks: {

@@ -93,6 +93,9 @@ export function pretty(name) {
   return worded ? worded[0].toUpperCase() + worded.slice(1) : name;
 }
 
+// A model may be a path: its last part says which, the whole belongs into a tooltip.
+export const lastPart = (path) => path.split("/").filter(Boolean).pop() || path;
+
 // Inside the group or section that already says it, a name need not repeat it: "timing_forward_total" → "Forward total".
 export function shortName(entry) {
   const strip = entry.name.replace(/^timing_/, "").replace(/^discarded_(?=.)/, "");

@@ -2,13 +2,13 @@
 
 import { fill, h } from "../core/dom.js";
 import { getJson } from "../core/api.js";
-import { bytes, count, number, pretty } from "../core/format.js";
+import { bytes, count, number } from "../core/format.js";
 import { Panel } from "../charts/panel.js";
 import { command } from "../parts/empty.js";
 import { FocusPage } from "../parts/focus_page.js";
 import { sparkline } from "./headline.js";
 
-const SECTIONS = /^(throughput|tokens|engine|infra|system|vllm|gpu|cpu|memory|serve|probe|mismatch)$/i;
+const PARTS = /^(throughput|tokens|engine|infra|system|vllm|gpu|cpu|memory|serve|probe|mismatch)\//i;
 const KEPT = 200;
 const POLL_MS = 3000;
 
@@ -37,9 +37,8 @@ class Infra {
 
   async open() {
     this.board.clear();
-    const entries = this.session.catalog.metrics.filter((entry) => SECTIONS.test(entry.section));
-    const named = (entry) => `${pretty(entry.section)}: ${pretty(entry.name).toLowerCase()}`;
-    fill(this.charts, entries.map((entry) => this.board.add(new Panel(this.board, [entry], { title: named(entry) })).element));
+    const entries = this.session.catalog.metrics.filter((entry) => PARTS.test(entry.key));
+    fill(this.charts, entries.map((entry) => this.board.add(new Panel(this.board, [entry])).element));
     fill(this.frame.body, this.host, this.ray, h("h2", { class: "group-title" }, "Throughput and engines of this run"), entries.length ? this.charts : h("p", { class: "muted" }, "This run has logged no metric of its engines yet."));
   }
 
@@ -58,11 +57,11 @@ class Infra {
     const { host } = found;
     this.history.cpu = [...this.history.cpu, host.cpu_percent].slice(-KEPT);
     this.history.memory = [...this.history.memory, (100 * host.memory_used) / host.memory_total].slice(-KEPT);
-    const fact = (name, value, note, line) => h("div", { class: "fact" }, h("span", { class: "fact-name" }, name), h("span", { class: "fact-value" }, value), h("span", { class: "fact-note" }, note), line ? sparkline(line, "var(--t-accent)", 100, 26) : null);
+    const fact = (name, value, note, share, line) => h("div", { class: "fact" }, h("span", { class: "fact-name" }, name), h("span", { class: "fact-value" }, value), h("span", { class: "fact-note" }, note), line ? sparkline(line, "var(--t-accent)", 100, 34) : null, h("div", { class: "meter" }, h("i", { style: `width:${Math.min(100, share).toFixed(1)}%` })));
     fill(this.host,
-      fact("CPU of this machine", `${number(host.cpu_percent)} %`, `${host.num_cpus} cores, load ${host.load.map((one) => one.toFixed(1)).join(" ")}`, this.history.cpu),
-      fact("Memory", bytes(host.memory_used), `of ${bytes(host.memory_total)}`, this.history.memory),
-      fact("Disk", bytes(host.disk_used), `of ${bytes(host.disk_total)}`));
+      fact("CPU of this machine", `${number(host.cpu_percent)} %`, `${host.num_cpus} cores, load ${host.load.map((one) => one.toFixed(1)).join(" ")}`, host.cpu_percent, this.history.cpu),
+      fact("Memory", bytes(host.memory_used), `of ${bytes(host.memory_total)}`, (100 * host.memory_used) / host.memory_total, this.history.memory),
+      fact("Disk", bytes(host.disk_used), `of ${bytes(host.disk_total)}`, (100 * host.disk_used) / host.disk_total));
     fill(this.ray, h("h2", {}, "Ray"), found.ray ? this.cluster(found.ray) : h("div", { class: "row spread" }, h("p", { class: "muted" }, "No cluster is connected: this dashboard reads runs from disk only. Started on a cluster, it also shows nodes, actors and resources."), command("serve run app.serve:app")));
   }
 

@@ -2,7 +2,7 @@
 
 import { button, fill, h, icon } from "../core/dom.js";
 import { getJson } from "../core/api.js";
-import { age, count, day, duration, number, pretty } from "../core/format.js";
+import { age, count, day, duration, lastPart, number, pretty } from "../core/format.js";
 import { isRunning } from "../core/session.js";
 import * as url from "../core/url.js";
 import { Panel } from "../charts/panel.js";
@@ -11,8 +11,8 @@ import { openLogs } from "../parts/logs.js";
 import { act } from "./run_actions.js";
 import { LEDGER, ledgerCard } from "./ledger.js";
 
-const CHARTS = ["reward", "entropy", "kl_divergence_inference", "grad_norm", "tokens_completion", "timing_step_total"];
 const STEP_TIME = "timing_step_total";
+const CHARTS = { reward: "Reward", entropy: "Entropy", kl_divergence_inference: "KL to rollouts", grad_norm: "Gradient norm", tokens_completion: "Completion length", [STEP_TIME]: "Step time" };
 const METRICS_WAIT = "timing_waiting_for_metrics_total";
 const UNSTORED = "metrics/unacknowledged";
 const RECENT = 20;
@@ -40,8 +40,8 @@ class Overview {
     fill(this.frame.body, this.reason, this.facts, h("h2", { class: "sr" }, "Charts"), this.cards, h("div", { class: "pair" }, h("div", { class: "stacked" }, this.checks, this.config), this.ledger));
     this.board.clear();
     const { byKey } = this.session.catalog;
-    const known = CHARTS.filter((key) => byKey.has(key));
-    fill(this.cards, known.map((key) => this.board.add(new Panel(this.board, [byKey.get(key)])).element));
+    const known = Object.entries(CHARTS).filter(([key]) => byKey.has(key));
+    fill(this.cards, known.map(([key, title]) => this.board.add(new Panel(this.board, [byKey.get(key)], { title })).element));
     this.cards.hidden = !known.length;
     await this.session.store.need(run.id, [STEP_TIME, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started", METRICS_WAIT, UNSTORED]);
     await this.readDetail(run);
@@ -86,7 +86,7 @@ class Overview {
       fact("Step time", duration(step), `median of ${recent.length} steps`),
       fact("Reward", number(row.latest?.reward_mean), `mean of step ${count(series.lastStep)}`),
       series.last(METRICS_WAIT) == null ? null : fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
-      fact("Model", row.model || "–", `${row.algorithm || ""} · ${(row.environments || []).join(", ")}`),
+      modelFact(row),
     ];
   }
 
@@ -117,4 +117,10 @@ class Overview {
     if (!controls.on) main.title = controls.why;
     fill(this.acts, main, h("a", { class: "btn", href: url.href("/new", { from: row.id }) }, icon("copy"), "Duplicate"), button("Logs", () => openLogs(row), { icon: "logs" }));
   }
+}
+
+function modelFact({ model, algorithm, environments }) {
+  const name = model ? lastPart(model) : "–";
+  const note = [algorithm, (environments || []).join(", ")].filter(Boolean).join(" · ");
+  return h("div", { class: "fact", title: [model, note].filter(Boolean).join("\n") }, h("span", { class: "fact-name" }, "Model"), h("span", { class: `fact-value ${name.length > 13 ? "long" : ""}` }, name), h("span", { class: "fact-note" }, note));
 }

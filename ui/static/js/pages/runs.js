@@ -2,7 +2,7 @@
 
 import { button, debounce, fill, h, iconButton } from "../core/dom.js";
 import { getJson, send } from "../core/api.js";
-import { age, count, duration, number, wall } from "../core/format.js";
+import { age, count, duration, lastPart, number, wall } from "../core/format.js";
 import { Poll } from "../core/poll.js";
 import { isRunning } from "../core/session.js";
 import { colors } from "../core/theme.js";
@@ -108,7 +108,7 @@ class RunsPage {
       h("td", {}, progress(row)),
       h("td", {}, reward(row)),
       h("td", {}, (row.environments || []).map((env) => h("span", { class: "tag" }, env))),
-      h("td", { class: "muted clip", title: row.model }, row.model || "–", row.algorithm ? h("div", { class: "small" }, row.algorithm) : null),
+      h("td", { class: "muted clip", title: row.model }, row.model ? lastPart(row.model) : "–", row.algorithm ? h("div", { class: "small" }, row.algorithm) : null),
       h("td", { class: "muted", title: row.created_at ? wall(row.created_at, true) : "" }, age(row.started_at || row.created_at)),
       h("td", { class: "muted" }, duration(row.elapsed_s)),
       h("td", {}, this.actions(row, name)));

@@ -43,7 +43,13 @@ export function outcomeCard(page) {
 
 function outcomeTable(rows) {
   if (!rows.length) return h("p", { class: "muted" }, "Nothing");
+  if (rows.length === 1) return oneOutcome(rows[0]);
   return h("table", { class: "grid-table tight" }, h("thead", {}, h("tr", {}, ["Outcome", "n", "reward", "tokens", "cut"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, h("i", { class: `dot bin-${row.outcome}` }), pretty(row.outcome)), h("td", {}, count(row.count)), h("td", {}, number(row.reward)), h("td", {}, number(row.length)), h("td", {}, `${Math.round(row.truncated_pct)} %`)))));
+}
+
+function oneOutcome(row) {
+  const line = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+  return h("dl", { class: "fact-grid pair-grid" }, line(h("span", {}, h("i", { class: `dot bin-${row.outcome}` }), pretty(row.outcome)), count(row.count)), line("Mean reward", number(row.reward)), line("Mean tokens", number(row.length)), line("Cut by the limit", `${Math.round(row.truncated_pct)} %`));
 }
 
 // Does selection by filters change what is learnt from? Drop rates over the whole run.

@@ -37,7 +37,7 @@ function content(sample, page) {
 }
 
 // Ids of problems are often long digests: their beginning tells them apart, the rest is in the title.
-const brief = (text) => (text && text.length > 16 ? h("span", { title: text }, `${text.slice(0, 12)}…`) : text);
+const brief = (text) => (text && text.length > 13 ? h("span", { title: text }, `${text.slice(0, 10)}…`) : text);
 
 function facts(sample) {
   const versions = (sample.versions || []).filter((one) => one != null && one >= 0); // -1: what an environment said

@@ -12,6 +12,7 @@ export function groupList(groups, range, page) {
 }
 
 function row(group, range, page) {
+  if (group.samples.length === 1) return alone(group, range, page);
   const spread = group.reward_std == null ? "" : ` ± ${number(group.reward_std)}`;
   return h("section", { class: "grp", "aria-label": `Group ${group.group_id}` },
     h("div", { class: "grp-head" },
@@ -20,6 +21,17 @@ function row(group, range, page) {
       h("span", { class: "grp-mean" }, h("b", {}, shown(group.reward_mean)), h("span", { class: "muted" }, spread)),
       h("span", { class: "muted grp-len", title: "Mean completion length" }, `${count(group.length_mean)} tok`)),
     h("div", { class: "cells" }, group.samples.map((sample) => cell(sample, range, page)), h("span", { class: "muted grp-id" }, `group ${group.group_id}${group.problem_id ? ` · ${group.problem_id}` : ""}`)));
+}
+
+// A group of one sample, as evaluations of one answer a problem have them, takes one line.
+function alone(group, range, page) {
+  const [sample] = group.samples;
+  return h("section", { class: "grp alone", "aria-label": `Group ${group.group_id}`, title: `group ${group.group_id}${group.problem_id ? ` · ${group.problem_id}` : ""}` },
+    cell(sample, range, page),
+    h("span", { class: "tag" }, group.env),
+    h("span", { class: "grp-prompt" }, group.prompt || h("em", { class: "muted" }, "empty prompt")),
+    h("b", {}, shown(sample.reward)),
+    h("span", { class: "muted grp-len", title: "Completion length" }, `${count(sample.completion_tokens)} tok`));
 }
 
 export const shareOf = (value, { low, high, invert }) => {

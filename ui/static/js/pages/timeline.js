@@ -8,15 +8,13 @@ import { checkbox } from "../parts/controls.js";
 import { empty } from "../parts/empty.js";
 import { FocusPage } from "../parts/focus_page.js";
 import { setKeys } from "../parts/keys.js";
-import { Gantt, KIND_COLORS } from "./gantt.js";
+import { Gantt } from "./gantt.js";
+import { KIND_COLORS } from "./gantt_colors.js";
+import { TIMING_KEYS, timingTable } from "./timeline_table.js";
 
 const SHOWN = 4;
 const MOST = 40;
 const MOST_ROWS = 48;
-const PARTS = ["waiting_for_data", "forward", "loss_computation", "backward", "optimizer", "compute_kl", "compute_entropy", "prepare_tensors", "data_to_device", "weight_sync_trainer", "weight_sync_inference", "checkpoint", "eval", "waiting_for_metrics"];
-const keyOf = (part) => (part === "waiting_for_data" ? "timing_waiting_for_data" : `timing_${part}_total`);
-const NAMES = { timing_step_total: "Whole step", timing_step_active: "Active", timing_waiting_for_data: "Waiting", timing_generation_pct: "Slots generating", timing_reward_pct: "Slots scoring", timing_idle_pct: "Slots idle" };
-const TABLE = ["timing_step_total", "timing_step_active", ...PARTS.map(keyOf), "timing_generation_pct", "timing_reward_pct", "timing_idle_pct"];
 
 export async function mount(main, session) {
   const page = new Timeline(main, session);
@@ -61,7 +59,7 @@ class Timeline {
     });
     const zoom = [iconButton("plus", "Zoom in (+)", () => this.gantt.zoomBy(0.6)), iconButton("fit", "Whole stretch (r)", () => this.gantt.reset())];
     fill(this.frame.body, h("section", { class: "card gantt-card" }, h("div", { class: "gantt-head" }, this.legend, h("span", { class: "gantt-tools" }, this.everySlot, zoom)), this.gantt.element, this.note), this.table);
-    await this.session.store.need(run.id, TABLE);
+    await this.session.store.need(run.id, TIMING_KEYS);
     await this.move(0);
   }
 
@@ -91,7 +89,7 @@ class Timeline {
       this.everySlot.querySelector("input").checked = unfolded;
       if (this.gantt.compact === unfolded) this.gantt.setCompact(!unfolded);
       this.renderLegend(data);
-      this.renderTable(to);
+      this.renderTable(data);
       this.note.textContent = data.start.length ? "Drag to pan, Ctrl and wheel to zoom, click a bar for its details. Slots are numbered by the order in which they became free." : "No span was recorded for these steps.";
     } catch (error) {
       this.note.textContent = error.message;
@@ -105,20 +103,12 @@ class Timeline {
     fill(this.legend, rows.map(([kind, seconds]) => h("button", { type: "button", class: "legend-item", "aria-pressed": String(!this.gantt.hidden.has(kind)), title: "Show or hide", onclick: (event) => event.currentTarget.setAttribute("aria-pressed", String(this.gantt.toggle(kind))) }, h("i", { class: "dot", style: `background:${KIND_COLORS[kind % KIND_COLORS.length]}` }), pretty(data.kinds[kind]), h("b", {}, duration(seconds)))));
   }
 
-  // The same numbers as the timing_* metrics: they are those metrics.
-  renderTable(to) {
+  renderTable(data) {
     const { series } = this.run;
     const rows = [];
-    for (let i = 0; i < series.steps.length; i++) if (series.steps[i] >= this.from && series.steps[i] <= to && Number.isInteger(series.steps[i])) rows.push(i);
-    const keys = TABLE.filter((key) => rows.some((i) => series.column(key)?.[i] != null));
-    const named = (key) => NAMES[key] || pretty(key.replace(/^timing_/, "").replace(/_total$/, "").replace(/_pct$/, ""));
-    const head = (key) => [named(key), h("span", { class: "unit" }, key.endsWith("_pct") ? " %" : " s")];
-    const value = (key, i) => {
-      const found = series.column(key)?.[i];
-      return found == null ? "–" : key.endsWith("_pct") ? found.toFixed(1) : found.toFixed(3);
-    };
-    const choose = (step) => button(String(step), () => this.gantt.goToStep(step), { kind: "quiet", title: "Show this step" });
-    fill(this.table, h("h2", {}, "Where each step's time went"), rows.length ? h("div", { class: "scroll" }, h("table", { class: "grid-table" }, h("thead", {}, h("tr", {}, ["Step", ...keys.map(head)].map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, rows.reverse().map((i) => h("tr", {}, h("td", {}, choose(series.steps[i])), keys.map((key) => h("td", {}, value(key, i)))))))) : h("p", { class: "muted" }, "No timing metric for these steps"));
+    for (let i = series.steps.length - 1; i >= 0; i--) if (series.steps[i] >= data.from && series.steps[i] <= data.to && Number.isInteger(series.steps[i])) rows.push(i);
+    const place = rows.length ? timingTable(series, rows, data.kinds, (step) => this.gantt.goToStep(step)) : h("p", { class: "muted" }, "No timing metric for these steps");
+    fill(this.table, h("h2", {}, "Where each step's time went"), place);
   }
 
   renderTools() {
