@@ -5,6 +5,7 @@ batches, shard locality, a batch size over one row, and dropping errored blocks.
 """
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data._internal.execution import streaming_executor_state
 from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.metadata_fetcher import InlineMetadataFetcher
 from ray.data.block import BlockMetadata
 
 from app import admission
@@ -31,7 +33,8 @@ METRICS_TIMEOUT_S = 60
 GATE_TIMEOUT_S = 60
 EMPTY_STEPS_LIMIT = 3
 STAGE_CPUS = 0.01
-POLL_S = 0.04
+IDLE_S = 0.5  # longest wait of the executor: what it does by the clock, such as noticing a dead actor, may be this late
+GATHER_S = 0.004
 
 SCORED = pa.struct(
     [
@@ -237,7 +240,7 @@ def dataset(config: Config, context: RunContext) -> ray.data.Dataset:
     data.print_on_execution_start = False
     data.execution_no_progress_timeout_s = -1  # a gated stream may wait
     data.issue_detectors_config.detectors = []
-    data.custom_execution_callback_classes = [FastPoll]
+    data.custom_execution_callback_classes = [EagerWait]
     in_flight = 2 + config.prompts_per_step * (config.max_async_rollout + 1)
     seed = config.seed if config.max_async_rollout == 0 else None
     stages: list[tuple[type, tuple[Any, ...], int | None]] = [
@@ -259,13 +262,30 @@ def dataset(config: Config, context: RunContext) -> ray.data.Dataset:
     return tickets
 
 
-class FastPoll(ExecutionCallback):
-    """Shortens Ray Data's wait in the process that runs the executor.
+class EagerWait(ExecutionCallback):
+    """Moves a block on as soon as it is there, in the process that runs Ray Data's executor.
 
-    It waits up to 100 ms for ALL running tasks before it moves a block on, and an endless stream always has one
-    running: each hop would cost 100 to 200 ms.
+    By itself the executor waits up to 100 ms for ALL running tasks before it looks, and an endless stream always has
+    one running: each hop would cost 100 to 200 ms, and a shorter wait costs CPU all the time. Its thread for metadata
+    polls as well, and is left out: ours are small.
     """
 
     def before_execution_starts(self, executor: Any) -> None:
-        if hasattr(streaming_executor_state, "WAIT_FOR_TASK_COMPLETION_TIMEOUT_S"):
-            streaming_executor_state.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S = POLL_S
+        executor._metadata_fetcher = InlineMetadataFetcher()
+        streaming_executor_state.ray = _EagerRay(ray)
+
+
+class _EagerRay:
+    """The module `ray`, but a wait ends when the first task has something, and takes what comes right after with it."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def wait(self, tasks: list[Any], *, num_returns: int, timeout: float, fetch_local: bool) -> tuple[list, list]:
+        if not self.module.wait(tasks, num_returns=1, timeout=IDLE_S, fetch_local=fetch_local)[0]:
+            return [], tasks
+        time.sleep(GATHER_S)  # tasks come in bursts; and a ready one that may not be read yet must not spin
+        return self.module.wait(tasks, num_returns=num_returns, timeout=0, fetch_local=fetch_local)
