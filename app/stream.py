@@ -272,7 +272,7 @@ class EagerWait(ExecutionCallback):
 
     def before_execution_starts(self, executor: Any) -> None:
         executor._metadata_fetcher = InlineMetadataFetcher()
-        streaming_executor_state.ray = _EagerRay(ray)
+        streaming_executor_state.ray = _EagerRay(ray)  # type: ignore[assignment]
 
 
 class _EagerRay:
