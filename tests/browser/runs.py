@@ -80,6 +80,21 @@ def say_about(root: Path, run_id: str) -> None:
     (kept / "layouts.json").write_text(json.dumps({f"enemy {ATTACK}": entry}))
 
 
+def odd_run(root: Path) -> Path:
+    """Values that are not finite around single ones that are, and in the newest step."""
+    nan, inf = float("nan"), float("inf")
+    columns = {"lone": (nan, 0.5, nan, 0.6, 0.7, 0.8, 0.9), "grad_norm": (1, 2, 3, 4, 5, 6, nan), "up": (0, inf)}
+    run_dir = root / "odd-20260301-120000-0dd0"
+    run_dir.mkdir(parents=True)
+    writer = core(run_dir)
+    for step in range(1, 8):
+        values = {key: column[step - 1] for key, column in columns.items() if step <= len(column)}
+        writer.log_step("trainer/1", step, step, values, spans_table([]), 0)
+    writer.close("finished")
+    write_run_json(run_dir, "odd", "finished", START, 7, 7, 1, ("sums",))
+    return run_dir
+
+
 def hostile_rows(step: int) -> list[dict]:
     return [hostile_row(step, place, text) for place, text in enumerate((*HOSTILE_TEXTS, LONG, "", "plain"))]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.browser.conftest import SHOTS, Server
-from tests.browser.runs import ATTACK, HOSTILE_KEYS, Growing, add_spike, write_history
+from tests.browser.runs import ATTACK, HOSTILE_KEYS, Growing, add_spike, odd_run, write_history
 from tests.metrics import builders
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
@@ -62,6 +62,14 @@ def test_without_a_run_every_page_says_what_to_type(flow, browser_tools, tmp_pat
     served = Server(tmp_path / "nothing").start()
     try:
         assert flow("empty", served.url)["fine"]
+    finally:
+        served.stop()
+
+
+def test_a_single_value_between_two_nan_is_a_dot_and_a_newest_nan_is_called_one(flow, browser_tools, tmp_path):
+    served = Server(tmp_path).start()
+    try:
+        assert flow("odd", served.url, run=odd_run(tmp_path).name)["newest"] == {"grad_norm": "nan", "up": "inf"}
     finally:
         served.stop()
 

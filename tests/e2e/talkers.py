@@ -1,5 +1,6 @@
 """Conversations that the embedded policy can hold: a sum that goes on, and a sum for a tool."""
 
+import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,19 @@ def _be(mood: str) -> None:
 
 def _sample(a: int, b: int, c: int) -> Sample:
     return Sample(f"{a}+{b}=", [str(a + b), str(a + b + c)], {"more": c})
+
+
+class Slow(MultiTurnEnvironment):
+    """Thinks a while over every turn of the policy."""
+
+    max_turns = 12
+
+    async def env_response(self, messages, state: State) -> str:
+        await asyncio.sleep(0.3)
+        return "1 "
+
+    def compute_reward(self, state: State) -> RewardResult:
+        return RewardResult(float(len(state.completions)))
 
 
 def add(a: int, b: int) -> int:

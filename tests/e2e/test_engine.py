@@ -1,5 +1,6 @@
 """One real vLLM engine on Ray Serve, and a trainer's weights on their way into it."""
 
+import asyncio
 import os
 import signal
 import time
@@ -8,19 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import ray
 import torch
 from ray import serve
 from transformers import AutoModelForCausalLM
 
-from app import engine
+from app import admission, embedded, engine
+from app.batch import BatchBuilder
 from app.engine import Sampling
 from app.publish import PROBE_PROMPT_TOKENS, PROBE_TOLERANCE
+from app.rollout import Rollout
+from app.run_context import RunContext
 from app.run_dir import application_of
+from app.stream import group_row, score
 from app.weights import STORE_NAME, WeightStore, buckets
+from environments.base import Sample
 from tests.app.tiny import save_tiny_model, tiny_config
 from tests.e2e.forgetful import Forgetful
+from tests.e2e.talkers import Slow
 from tests.e2e.test_runs import core_pid
 
 pytestmark = pytest.mark.stack
@@ -34,6 +42,7 @@ SLOTS = 6
 
 @dataclass
 class Rig:
+    folder: Path
     handle: Any
     store: Any
     model: Any
@@ -69,6 +78,7 @@ class Rig:
 @pytest.fixture(scope="module")
 def rig(ray_cluster, serve_url, tmp_path_factory) -> Iterator[Rig]:
     folder: Path = save_tiny_model(tmp_path_factory.mktemp("model"))
+    embedded.make_tokenizer().save_pretrained(folder)  # the model knows digits, spaces and signs of it
     config = tiny_config(
         max_prompt_tokens=160, max_tokens=200, seq_len=360, num_engines=1, engine={"max_num_seqs": SLOTS}
     )
@@ -76,7 +86,7 @@ def rig(ray_cluster, serve_url, tmp_path_factory) -> Iterator[Rig]:
     handle = engine.deploy(config, RUN, folder, NAMESPACE, use_gpu=False, engine_class=Forgetful)
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    rig = Rig(handle, store, model)
+    rig = Rig(folder, handle, store, model)
     rig.publish(0)
     yield rig
     serve.delete(application_of(RUN))
@@ -188,6 +198,52 @@ def test_a_call_that_is_aborted_while_its_engine_catches_up_is_never_begun(rig):
         .finish_reason
         == "length"
     ), "the name is free again"
+
+
+def test_a_conversation_that_is_too_old_is_canceled_and_a_younger_one_goes_on(rig, tmp_path):
+    """Two steps of the trainer during the first turns of one, one step during those of the other."""
+    talk = {"name": "tests.e2e.talkers:Slow", "label": "talk", "max_turn_tokens": 8}
+    config = tiny_config(
+        environments=[talk], prompts_per_step=1, group_size=2, max_tokens=200, seq_len=360, max_async_rollout=1
+    )
+    gate = admission.Admission.options(name=admission.GATE_NAME, namespace=NAMESPACE).remote(1, 1, config.steps, 1)
+    stage = Rollout(config, RunContext(RUN, tmp_path, 1, str(rig.folder)), seed=None)
+
+    def ticket(number: int) -> pa.Table:
+        row = {"ticket": number, "epoch": 0, "version": number}
+        return pa.Table.from_pylist([row | {"groups": [group_row(number, "talk", Sample("1 2 "))]}])
+
+    async def begun(number: int) -> None:
+        while f"0/{number}/{number}" not in stage.sampler.calls:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # a turn takes 0.3 s
+
+    async def both() -> list[list[dict[str, Any]]]:
+        old = asyncio.create_task(stage(ticket(0)))
+        await begun(0)
+        await gate.step_done.remote(1)
+        young = asyncio.create_task(stage(ticket(1)))
+        await begun(1)
+        assert not old.done()
+        await gate.step_done.remote(2)
+        drawn = [await asyncio.wait_for(old, 10), await asyncio.wait_for(young, 60)]
+        stage.watching.cancel()
+        return [one["samples"][0].as_py() for one in drawn]
+
+    ray.get(gate.begin.remote(0, admission.Cursor()))
+    try:
+        old, young = asyncio.run(both())
+    finally:
+        ray.kill(gate)
+        stage.sampler.partners["talk"].close()
+    for sample in old:
+        assert (sample["finish"], sample["error"]) == ("abort", None)
+        assert 1 <= sample["num_turns"] < Slow.max_turns
+        assert 0 < len(sample["token_ids"]) == len(sample["sampled"]) == len(sample["versions"])
+    assert {(sample["finish"], sample["num_turns"]) for sample in young} == {("max_turns", Slow.max_turns)}
+    assert rig.handle.running.remote().result(timeout_s=10) == 0
+    BatchBuilder(config, 3, 1).add(score(old, {}))
+    assert {sample["outcome"] for sample in old} == {"canceled"}
 
 
 def test_slots_are_refilled_as_single_samples_end(rig):

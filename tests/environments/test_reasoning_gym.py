@@ -1,21 +1,12 @@
 """The adapter to reasoning-gym, with the real package: installed into build/ where it is not there yet."""
 
-import importlib
-import importlib.util
-import os
-import subprocess
 import sys
-import warnings
-from pathlib import Path
 
 import pytest
+from reasoning import require
 
 from environments.checks import BadEnvironment
 from environments.loader import load
-
-ROOT = Path(__file__).resolve().parents[2]
-LOCK = ROOT / "requirements" / "reasoning.lock"
-FOLDER = ROOT / "build" / f"reasoning-{sys.version_info.major}.{sys.version_info.minor}"
 
 pytestmark = pytest.mark.stack
 
@@ -23,21 +14,7 @@ pytestmark = pytest.mark.stack
 @pytest.fixture(scope="module")
 def package():
     """The package can be imported, here and in the processes that are started."""
-    if importlib.util.find_spec("reasoning_gym") is None:
-        if not (FOLDER / "reasoning_gym").is_dir():
-            install()
-        sys.path.append(str(FOLDER))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what its packages write in a way that Python warns of when it compiles them
-        importlib.import_module("reasoning_gym")
-
-
-def install():
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(FOLDER), "-r", str(LOCK)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    if done.returncode != 0:
-        give_up = pytest.fail if os.environ.get("CI", "").lower() == "true" else pytest.skip
-        give_up(f"reasoning-gym cannot be installed: {done.stderr.strip()[-300:]}")
+    require()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from metrics.journal import append_line
 from metrics.recompute import recompute
 from metrics.registry import OWNER
 from metrics.schema import samples_table, spans_table
+from metrics.store import Store
 from tests.metrics.builders import core, group, sample, write_run
 
 
@@ -110,6 +111,27 @@ def test_absent_zero_and_not_finite_are_told_apart_in_every_format(tmp_path):
     found = json.loads((tmp_path / "json").read_text(), parse_constant=pytest.fail)
     assert found["columns"]["a"] == [None, None, None, 0.0, None]
     assert found["nonfinite"] == {"a": [[1, "nan"], [2, "inf"], [5, "-inf"]]}
+
+
+def test_the_commands_name_what_is_not_finite_and_do_not_fall_over_it(tmp_path, capsys):
+    run = three_kinds(tmp_path)
+    assert main(["recompute", str(run)]) == 0
+    store = Store(run)
+    store.add_values(
+        [(5, "tokens/generated", math.nan), (5, "discarded_count", math.inf)],
+        attempt=1,
+        source="forger",
+        seq=1,
+        time_s=0.0,
+    )
+    store.close()
+    assert main(["recompute", str(run)]) == 1
+    said = capsys.readouterr().out
+    assert "attempt 1 step 5 tokens/generated: logged nan, from the rows 0" in said
+    assert "attempt 1 step 5 discarded_count: logged inf, from the rows 0" in said
+    target = tmp_path / "out.csv"
+    assert main(["export", str(run), "--csv", "--output", str(target)]) == 0
+    assert [row["a"] for row in csv.DictReader(target.read_text().splitlines())] == ["NaN", "inf", "", "0.0", "-inf"]
 
 
 def test_text_that_looks_like_a_number_stays_text(tmp_path):

@@ -47,10 +47,13 @@ function oneMetric(entry, run, view, style) {
   return found && { table: found.table, lines: found.lines.map((line) => ({ ...line, run, entry, ...style })) };
 }
 
+// The key whose values a line shows.
+export const keyOf = ({ entry }) => (entry.kind === "distribution" ? entry.stats.mean : entry.key);
+
 function makeMetric(entry, run, view, style) {
   const { series } = run;
   const spread = entry.kind === "distribution" ? entry.stats : null;
-  const mean = series.column(spread ? spread.mean : entry.key);
+  const mean = series.column(keyOf({ entry }));
   if (!mean) return null;
   const { rows, sparse, count } = presentRows(series.steps, mean, view.skipFirst);
   if (!count) return null;

@@ -2,6 +2,7 @@
 // values outside their range, and where each run stands.
 
 import { alpha } from "../core/theme.js";
+import { keyOf } from "./lines.js";
 import { xOf, xOfStep } from "./maths.js";
 import { declaredRange, mains } from "./plot.js";
 
@@ -120,8 +121,7 @@ function triangle(ctx, x, y, size, up) {
 // Up for +inf, down for -inf, a cross for nan: each at the edge of the chart, since it has no height.
 function nonfiniteMarks(u, chart, line, ctx, box, px) {
   const { series } = line.run;
-  const key = line.entry.kind === "distribution" ? line.entry.stats.mean : line.entry.key;
-  const points = series.nonfinite.get(key) || [];
+  const points = series.nonfinite.get(keyOf(line)) || [];
   if (!points.length) return;
   const xs = xOf(series, chart.view.x, line.run.startedAt);
   ctx.fillStyle = ctx.strokeStyle = chart.view.colors.bad;

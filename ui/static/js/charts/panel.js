@@ -1,10 +1,11 @@
 // A card with one chart: title, definition, latest values, actions. Drawn only while it is on screen.
 
 import { fill, h, iconButton, svg } from "../core/dom.js";
-import { distinctNames, duration, number, wall } from "../core/format.js";
+import { distinctNames, duration, number, shown, wall } from "../core/format.js";
+import { newestOdd } from "../core/store.js";
 import { attach, at, hide } from "../parts/hint.js";
 import { definition } from "../parts/definition.js";
-import { buildLines } from "./lines.js";
+import { buildLines, keyOf } from "./lines.js";
 import { makePlot } from "./plot.js";
 
 const VALUES_SHOWN = 4;
@@ -152,7 +153,7 @@ export class Panel {
   }
 
   summary() {
-    const parts = this.mains().map((line) => `${line.run.label} ${number(lastOf(line.raw))}`);
+    const parts = this.mains().map((line) => `${line.run.label} ${shown(newest(line))}`);
     return `${this.name}: ${parts.join(", ") || "no data"}`;
   }
 
@@ -174,11 +175,11 @@ export class Panel {
   }
 
   showLast() {
-    this.fillValues(this.mains().map((line) => [line, lastOf(line.raw)]));
+    this.fillValues(this.mains().map((line) => [line, newest(line)]));
   }
 
   fillValues(pairs) {
-    const items = pairs.slice(0, VALUES_SHOWN).map(([line, value]) => h("span", { style: `--c:${line.color}`, title: line.run.label }, number(value)));
+    const items = pairs.slice(0, VALUES_SHOWN).map(([line, value]) => h("span", { style: `--c:${line.color}`, title: line.run.label, class: typeof value === "string" ? "odd" : null }, shown(value)));
     if (pairs.length > VALUES_SHOWN) items.push(h("span", { class: "more" }, `+${pairs.length - VALUES_SHOWN}`));
     fill(this.values, items);
   }
@@ -244,6 +245,9 @@ function valueNear(u, line, i) {
   if (at == null) return null;
   return { value: line.raw[at], std: line.std?.[at], low: line.low?.[at], high: line.high?.[at] };
 }
+
+// A number, or the name of a newest value that is none.
+const newest = (line) => newestOdd(line.run.series, keyOf(line)) ?? lastOf(line.raw);
 
 function valuesTable(view, x, found, names) {
   const when = view.x === "step" ? `step ${Number.isInteger(x) ? x : x.toFixed(1)}` : view.x === "rel" ? duration(x) : wall(x, true);

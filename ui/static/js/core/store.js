@@ -46,6 +46,15 @@ export class Series {
   }
 }
 
+// "nan", "inf" or "-inf" where the newest value of a key is no number that a line or a mean could show; else null.
+export function newestOdd(series, key) {
+  const points = series.nonfinite.get(key) || [];
+  if (!points.length) return null;
+  const [step, name] = points[points.length - 1];
+  const at = (series.column(key) || []).findLastIndex((value) => value != null);
+  return at < 0 || step > series.steps[at] ? name : null;
+}
+
 export function unpack(buffer) {
   const view = new DataView(buffer);
   const size = view.getUint32(0, true);

@@ -2,6 +2,7 @@
 
 import { fill, h, svg } from "../core/dom.js";
 import { number } from "../core/format.js";
+import { newestOdd } from "../core/store.js";
 
 // better: 1 when more is better, -1 when less is, 0 when neither.
 const NUMBERS = [
@@ -29,11 +30,12 @@ export class Headline {
 
   card({ key, name, better, unit }, run) {
     const values = (run.series.column(key) || []).filter((value) => value != null);
+    const odd = newestOdd(run.series, key);
     const now = average(values.slice(-RECENT));
     const before = average(values.slice(-6 * RECENT, -5 * RECENT));
     return h("div", { class: "kpi card", title: `${name}: mean of the last ${RECENT} steps; the arrow compares with 50 steps before` },
       h("div", { class: "kpi-name" }, name, unit ? h("span", { class: "unit" }, unit) : null),
-      h("div", { class: "kpi-value" }, number(now), before == null || now == null ? null : change(now, before, better)),
+      h("div", { class: "kpi-value" }, odd ? h("span", { class: "odd" }, odd) : number(now), odd || before == null || now == null ? null : change(now, before, better)),
       sparkline(values.slice(-POINTS), run.color, 100, 26));
   }
 }
