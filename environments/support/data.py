@@ -18,7 +18,10 @@ Splits = Mapping[Split, Sequence[Sample]]
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from: `path` of a JSONL or Parquet file, or the hub's `dataset_name`. Neither: there are none."""
+    """Where rows come from: `path` of a JSONL or Parquet file, or `dataset_name` of the hub or of a folder laid out so.
+
+    Neither: there are none.
+    """
 
     path: str | None = None
     eval_path: str | None = None

@@ -1,8 +1,8 @@
 """reasoning-gym as the processes of a run find it: in the folder that the tests install it into."""
 
-from tests.environments.reasoning import provide
+from tests.environments.packages import provide
 
-if (problem := provide()) is not None:
+if (problem := provide("reasoning_gym")) is not None:
     raise ImportError(problem)
 
 from environments.reasoning_gym import ReasoningGym

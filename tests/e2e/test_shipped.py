@@ -21,7 +21,7 @@ from app.policy import prepare
 from environments.loader import available
 from metrics.recompute import recompute
 from tests.e2e.test_runs import columns, finished, jobs, rows, small_run  # noqa: F401 - jobs is a fixture
-from tests.environments.reasoning import provide, require
+from tests.environments.packages import provide, require
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -44,13 +44,13 @@ FROM_BUILD = {"reasoning_gym": "tests.e2e.gym:ReasoningGym"}
 
 
 def at_hand() -> list[str]:
-    return [name for name in SMALL if name not in FROM_BUILD or provide() is None]
+    return [name for name in SMALL if name not in FROM_BUILD or provide(name) is None]
 
 
 def asked_of(name: str) -> None:
     """Of an environment whose package is not at hand, nothing can be asked."""
     if name in FROM_BUILD:
-        require()
+        require(name)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from reasoning import require
+from packages import require
 
 from environments.checks import BadEnvironment
 from environments.loader import load
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.stack
 @pytest.fixture(scope="module")
 def package():
     """The package can be imported, here and in the processes that are started."""
-    require()
+    require("reasoning_gym")
 
 
 @pytest.mark.parametrize(
