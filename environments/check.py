@@ -4,7 +4,6 @@ Its code runs in processes that are killed when they take too long. Nothing here
 hands over `length_of`.
 """
 
-import json
 import random
 import string
 from collections import Counter
@@ -79,17 +78,25 @@ def _ids(listed: Listing) -> Finding:
         return Finding("fail", "samples", f"{said}: nothing to train on")
     if double:
         same = "the same prompt and answer"
-        return Finding("fail", "samples", f"{said}: {len(double)} stand more than once ({same}), like {double[0]}")
+        like = _named(listed, double[0])
+        return Finding("fail", "samples", f"{said}: {len(double)} stand more than once ({same}), like {like}")
     return Finding("ok", "samples", f"{said}, each of its own")
 
 
 def _disjoint(listed: Listing) -> Finding:
     both = set(listed.ids["train"]) & set(listed.ids["eval"])
     if both:
-        return Finding("fail", "held out", f"{len(both)} eval samples are also trained on, like {min(both)}")
+        like = _named(listed, min(both))
+        return Finding("fail", "held out", f"{len(both)} eval samples are also trained on, like {like}")
     if not listed.ids["eval"]:
         return Finding("warn", "held out", "there is no eval split: the run cannot be evaluated on it")
     return Finding("ok", "held out", "no eval sample is trained on")
+
+
+def _named(listed: Listing, problem_id: str) -> str:
+    """The prompt of a sample, where it is one of the first; else its id."""
+    known = (sample for pairs in listed.golden.values() for sample, _ in pairs)
+    return next((_short(sample.prompt) for sample in known if sample.problem_id == problem_id), problem_id)
 
 
 def _same_twice(first: Listing, second: Listing) -> Finding:
@@ -202,8 +209,11 @@ def _metrics(replies: Sequence[Reply], ranges: Mapping[str, Mapping[str, Any]]) 
         return Finding(
             "warn", "metrics", f"{', '.join(sometimes)}: not there for every reply; means are over those that have it"
         )
-    declared = f"{', '.join(sorted(names & set(ranges))) or 'none'}: the same for every reply, in their ranges"
-    return Finding("ok", "metrics", declared + (f"; without a range: {', '.join(undeclared)}" if undeclared else ""))
+    if not names:
+        return Finding("ok", "metrics", "there are none beside the reward")
+    declared = [f"{', '.join(sorted(names & set(ranges)))}: in their ranges"] if names & set(ranges) else []
+    unbounded = [f"without a range: {', '.join(undeclared)}"] if undeclared else []
+    return Finding("ok", "metrics", "; ".join(["the same for every reply", *declared, *unbounded]))
 
 
 def _inside(value: float, bounds: Mapping[str, Any]) -> bool:
@@ -222,10 +232,12 @@ def _same_rewards(once: Sequence[Reply], again: Sequence[Reply]) -> Finding:
 def _latency(wish: Wish, replies: Sequence[Reply]) -> Finding:
     seconds = sorted(reply.seconds for reply in replies)
     p50, p99 = (seconds[min(len(seconds) - 1, int(share * len(seconds)))] for share in (0.5, 0.99))
-    said = (
-        f"p50 {p50 * 1e3:.3g} ms, p99 {p99 * 1e3:.3g} ms, slowest {seconds[-1] * 1e3:.3g} ms; limit {wish.limit_s:g} s"
-    )
+    said = f"p50 {_time(p50)}, p99 {_time(p99)}, slowest {_time(seconds[-1])}; limit {wish.limit_s:g} s"
     return Finding("warn" if p99 > wish.limit_s / 2 else "ok", "latency", said)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
 def _failures(replies: Sequence[Reply]) -> Finding:
@@ -239,5 +251,5 @@ def _failures(replies: Sequence[Reply]) -> Finding:
 
 
 def _short(prompt: Prompt) -> str:
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt)
+    text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")

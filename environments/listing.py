@@ -101,8 +101,12 @@ def _listed(name: str, kwargs: Mapping[str, Any], num_samples: int) -> dict[str,
 
 def _checked(environment: Any, split: Split) -> Sequence[Sample]:
     samples = environment.samples(split)
-    if not isinstance(samples, Sequence) or not all(isinstance(sample, Sample) for sample in samples):
-        raise BadEnvironment(f"environment {environment.name!r}: samples({split!r}) must return a list of Sample")
+    wanted = f"environment {environment.name!r}: samples({split!r}) must return a list of Sample"
+    if not isinstance(samples, Sequence):
+        raise BadEnvironment(f"{wanted}, got {shown(samples)}")
+    for place, sample in enumerate(samples):
+        if not isinstance(sample, Sample):
+            raise BadEnvironment(f"{wanted}, got at place {place} {shown(sample)}")
     return samples
 
 

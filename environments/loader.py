@@ -12,11 +12,11 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from environments.base import BaseEnvironment, Sample
 from environments.checks import BadEnvironment, raised, ranges, shown
@@ -33,6 +33,14 @@ MACHINERY = frozenset(
     {"base", "batch", "check", "checks", "child", "function", "listing", "loader", "multi_turn", "parts", "pool"}
     | {"process", "score", "support", "tool_calls", "tool_schema", "tools", "turn", "worker"}
 )
+# Types of settings that are checked, and the types of the JSON values that are of them.
+PLAIN: dict[Any, tuple[type, ...]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    str: (str,),
+    NoneType: (NoneType,),
+}
 BASES = frozenset({"environments.base", "environments.multi_turn", "environments.tools"})
 
 
@@ -205,13 +213,17 @@ def _is_environment(value: Any) -> bool:
 
 
 def _check_kwargs(name: str, target: type, kwargs: Mapping[str, Any]) -> None:
-    settings = accepted(target)
+    settings, hints = accepted(target), _hints(target)
     for key in kwargs:
         if key not in settings:
             raise BadEnvironment(
                 f"environment {name!r} has no setting {shown(key)}; accepted: {', '.join(settings) or 'none'}"
                 f"{_nearest(key, settings)}"
             )
+    for key, value in kwargs.items():
+        if not _fits(value, hints.get(key, Any)):
+            wanted = inspect.formatannotation(hints[key])
+            raise BadEnvironment(f"environment {name!r}: setting {key!r} must be {wanted}, got {shown(value)}")
     missing = [key for key, default in settings.items() if default is inspect.Parameter.empty and key not in kwargs]
     if missing:
         raise BadEnvironment(f"environment {name!r} needs the settings {', '.join(missing)}")
@@ -220,15 +232,42 @@ def _check_kwargs(name: str, target: type, kwargs: Mapping[str, Any]) -> None:
 def accepted(target: type) -> dict[str, Any]:
     """The settings a class takes and their defaults, through `**kwargs` up to its bases."""
     settings: dict[str, Any] = {}
+    for function in _initialisers(target):
+        named = [p for p in _parameters(function) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        settings = {p.name: p.default for p in named} | settings
+    return settings
+
+
+def _hints(target: type) -> dict[str, Any]:
+    """The types of its settings, as far as they are written down and can be read."""
+    found: dict[str, Any] = {}
+    for function in _initialisers(target):
+        try:
+            found = get_type_hints(function) | found
+        except (NameError, TypeError):  # of names that exist for type checkers only
+            continue
+    return found
+
+
+def _initialisers(target: type) -> Iterator[Any]:
+    """The `__init__` of a class, and those that it hands `**kwargs` on to."""
     for owner in inspect.getmro(target):
         if "__init__" not in vars(owner) or owner is BaseEnvironment:
             continue
-        parameters = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        settings = {p.name: p.default for p in named} | settings
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return settings
+        yield vars(owner)["__init__"]
+        if not any(p.kind is p.VAR_KEYWORD for p in _parameters(vars(owner)["__init__"])):
+            return
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    """Without `self`."""
+    return list(inspect.signature(function).parameters.values())[1:]
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a JSON value is of a plain type, or one of several; of other types nothing is said."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return any(option not in PLAIN or type(value) in PLAIN[option] for option in options)
 
 
 def _check_signatures(name: str, target: type[BaseEnvironment]) -> None:

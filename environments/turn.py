@@ -56,6 +56,7 @@ async def replayed(environment: MultiTurnEnvironment, sample: Sample, completion
     state = State(sample)
     for completion in completions:
         _, is_done = await advance(environment, state, completion)
+        state = State.from_json(state.to_json())  # as between the turns of a run, so that what fails there fails here
         if is_done:
             break
     return state

@@ -7,6 +7,7 @@ import time
 from typing import ClassVar
 
 from environments.base import RewardResult, Sample, SingleTurnEnvironment
+from environments.multi_turn import MultiTurnEnvironment
 
 NUM = 20
 
@@ -130,6 +131,25 @@ class HangsWhileListing(Sound):
 class NoList(Sound):
     def samples(self, split):
         return (sample for sample in super().samples(split))
+
+
+class DictsForSamples(Sound):
+    def samples(self, split):
+        return [*super().samples(split), {"prompt": "Say 1."}]
+
+
+class TupleInMemory(MultiTurnEnvironment):
+    """Its memory would not survive a turn of a run."""
+
+    max_turns = 2
+    samples = Sound.samples
+
+    def env_response(self, messages, state):
+        state.data["heard"] = (*state.data.get("heard", ()), messages[-1]["content"])
+        return "On."
+
+    def compute_reward(self, state):
+        return RewardResult(float(len(state.data["heard"]) == 1))
 
 
 class NoJson(NoGold):

@@ -39,6 +39,7 @@ def not_ok(name, **changes):
         ("SometimesNamed", {"metrics": "warn"}),
         ("Undeclared", {}),
         ("Moody", {"gold answers": "fail", "same rewards": "fail"}),
+        ("TupleInMemory", {"gold answers": "warn", "failures": "fail"}),
         ("Raises", {"failures": "fail", "random characters": "fail", "another's gold": "fail"}),
     ],
 )
@@ -56,7 +57,19 @@ def test_the_report_has_numbers():
     assert found["samples"].text == "20 train, 20 eval, each of its own"
     assert found["gold answers"].text == "2 of 6 do not get the maximum 1, like 'Say 0.': 0"
     assert found["failures"].text.startswith("none of ")
-    assert findings("Undeclared")["metrics"].text.endswith("; without a range: length")
+    assert findings("Undeclared")["metrics"].text == (
+        "the same for every reply; exact: in their ranges; without a range: length"
+    )
+    assert findings("NoSplit")["held out"].text.endswith(" eval samples are also trained on, like 'Say 0.'")
+
+
+def test_a_time_is_told_in_its_own_unit():
+    assert [checking._time(seconds) for seconds in (0.0000123, 0.9994, 0.9996, 12.345)] == [
+        "0.0123 ms",
+        "999 ms",
+        "1 s",
+        "12.3 s",
+    ]
 
 
 def test_a_maximum_that_is_never_reached_is_found():
@@ -85,7 +98,8 @@ def test_slow_rewards_are_a_warning():
     ("name", "message"),
     [
         ("ExitsWhileListing", "its process ended with exit code 7 while listing its samples"),
-        ("NoList", r"samples\('train'\) must return a list of Sample"),
+        ("NoList", r"samples\('train'\) must return a list of Sample, got "),
+        ("DictsForSamples", r"must return a list of Sample, got at place 20 {'prompt': 'Say 1\.'} \(dict\)"),
         ("NoJson", "answer and metadata must be JSON values"),
         ("OddGold", "gold_completion must return a text, a list of turns or None, got 7"),
         ("Empty", "has no samples"),

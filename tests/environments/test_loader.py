@@ -62,6 +62,15 @@ def test_what_cannot_be_used_is_refused_with_the_reason(name, message):
             "environment 'hostile:Settings' has no setting 'levle' (str); accepted: size, level; did you mean 'level'?",
         ),
         ("hostile:Settings", {}, "environment 'hostile:Settings' needs the settings size"),
+        (
+            "hostile:Settings",
+            {"size": "1"},
+            "environment 'hostile:Settings': setting 'size' must be int, got '1' (str)",
+        ),
+        ("sums", {"terms": 5.0}, "environment 'sums': setting 'terms' must be int, got 5.0 (float)"),
+        ("sums", {"terms": True}, "environment 'sums': setting 'terms' must be int, got True (bool)"),
+        ("sums", {"sure": None}, "environment 'sums': setting 'sure' must be float, got None (NoneType)"),
+        ("math", {"path": 5}, "environment 'math': setting 'path' must be str | None, got 5 (int)"),
         ("hostile:Hostile", {"a": 1}, "has no setting 'a' (str); accepted: none"),
         ("hostile:lengths", {"a": 1}, "is a bare function and takes no settings, got ['a']"),
         (

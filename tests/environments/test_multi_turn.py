@@ -135,7 +135,7 @@ def test_a_class_that_defines_nothing_says_what_to_define():
     [
         ("dialogs:Unfinished", {}, "env_response must take (messages, state)"),
         ("dialogs:Echo", {"max_turns": 0}, "max_turns must be 1 to 1000, got 0"),
-        ("dialogs:Echo", {"max_turns": "3"}, "max_turns must be 1 to 1000, got '3'"),
+        ("dialogs:Echo", {"max_turns": "3"}, "setting 'max_turns' must be int | None, got '3' (str)"),
         ("dialogs:Echo", {"turns": 3}, "has no setting 'turns' (str); accepted: max_turns"),
         ("environments.multi_turn:MultiTurnEnvironment", {}, "must name an environment class"),
     ],
