@@ -238,11 +238,11 @@ def test_a_call_inside_an_unclosed_one_is_read():
 
 
 def test_reading_calls_takes_time_in_proportion_to_the_text():
-    started = time.monotonic()
+    started = time.process_time()
     assert len(tool_calls("<tool_call>" * 20_000, "xml")) == 20_000
     assert len(tool_calls("<function=" * 20_000, "function")) == 0
     assert len(tool_calls("<function=a>" * 20_000, "function")) == 20_000
-    assert time.monotonic() - started < 2.0
+    assert time.process_time() - started < 2.0
 
 
 def test_the_sync_path_takes_turns_too():
