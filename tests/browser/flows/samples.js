@@ -23,6 +23,9 @@ run(async ({ open, assert, facts, found }) => {
   await page.locator(".cell").first().click();
   await page.waitForFunction(() => document.querySelector(".detail h2")?.textContent.startsWith("Sample"));
   const first = await page.textContent(".detail h2");
+  const named = Object.fromEntries(await page.$$eval(".detail h3", (all) => all.map((one) => [one.textContent, one.parentElement.textContent])));
+  assert.match(named["Golden answers"], /answer\s*\d+$/);
+  assert.match(named.Tags, /difficulty\s*(easy|hard)$/);
   await page.keyboard.press("j");
   await page.waitForFunction((text) => document.querySelector(".detail h2").textContent !== text, first);
   await page.keyboard.press("ArrowRight");
