@@ -138,7 +138,7 @@ class History:
         rows = np.array(again + list(range(first, self.rows)), np.int64)
         wanted = [i for i, key in enumerate(self.keys) if keys is None or key in keys]
         part = self.table[rows][:, wanted] if len(rows) else np.empty((0, len(wanted)))
-        there = (~np.isnan(part)).any(axis=0).tolist()
+        there = np.any(~np.isnan(part), axis=0)
         columns = {
             str(i): [None if value != value else short(value) for value in values]
             for i, values, any_there in zip(wanted, part.T.tolist(), there, strict=True)
