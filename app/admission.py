@@ -46,6 +46,16 @@ class Ticket:
     admitted: int  # groups of the epoch up to here, its own included
 
 
+@dataclass(frozen=True, order=True)
+class Place:
+    """A run's place in the queue. What sorts first starts first."""
+
+    falling_priority: int
+    since: float  # unix seconds at which it began to wait
+    run_id: str
+    is_starting: bool = field(default=False, compare=False)  # it has its turn; what it reserves may not be taken yet
+
+
 @dataclass
 class Gate:
     """The arithmetic of admission, without clocks or actors."""
@@ -124,11 +134,20 @@ class Admission:
         self.batchers: set[int] = set()
         self.engines_answered = asyncio.Event()
         self.engines_problem: str | None = None
+        self.place: Place | None = None
 
     async def engines_ready(self, problem: str | None = None) -> None:
         """Said once by the driver: the engines can be asked, or why they never will."""
         self.engines_problem = problem
         self.engines_answered.set()
+        self.place = None
+
+    async def stand(self, place: Place) -> None:
+        """The run's place among those that wait for the cluster, until its engines are there."""
+        self.place = place
+
+    async def place_in_queue(self) -> Place | None:
+        return self.place
 
     async def wait_for_engines(self) -> None:
         await self.engines_answered.wait()

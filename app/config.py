@@ -274,6 +274,9 @@ class Config(Section):
     """Seconds without progress (a step, the start of the engines, an eval that training waits for) after which the run
     fails with a report instead of waiting on."""
 
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    """Runs for which the cluster has no room wait, and start in this order: the highest first, then the oldest."""
+
     @property
     def max_sample_tokens(self) -> int:
         """Longest sample, prompt and completion."""

@@ -17,6 +17,7 @@ from environments.loader import load as load_environment
 from environments.multi_turn import MultiTurnEnvironment
 
 CHECKED_PROMPTS = 200
+STREAM_CPUS = 0.2  # what the stages of the stream reserve together, and some room
 BLOCK_TOKENS = 128  # vLLM on CPU gives memory to sequences in blocks of at most so many tokens
 
 
@@ -141,21 +142,28 @@ def use_gpu(config: Config, resources: Mapping[str, float], trains: bool = True)
     """Whether this run uses GPUs; refuses one that asks for more than the cluster has. An evaluation trains not."""
     gpus = resources.get("GPU", 0)
     num_workers = config.num_workers if trains else 0
-    wanted = num_workers + config.num_engines * config.engine.tensor_parallel
     chosen = gpus > 0 if config.use_gpu == "auto" else config.use_gpu
-    if chosen and gpus < wanted:
+    wanted = reserved(config, chosen, trains)
+    if wanted.get("GPU", 0) > gpus:
         raise Refused(
             f"use_gpu: {num_workers} workers and {config.num_engines} engines of "
-            f"{config.engine.tensor_parallel} need {wanted} GPUs, the cluster has {gpus:g}; lower num_workers or "
-            "num_engines, or set use_gpu: false"
+            f"{config.engine.tensor_parallel} need {wanted['GPU']:g} GPUs, the cluster has {gpus:g}; lower num_workers "
+            "or num_engines, or set use_gpu: false"
         )
-    cpus = num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus
-    if not chosen and cpus + 0.2 > resources.get("CPU", 0):
+    if wanted.get("CPU", 0) > resources.get("CPU", 0):
         raise Refused(
-            f"num_workers and num_engines reserve {cpus:g} CPUs, the cluster has {resources.get('CPU', 0):g}; "
-            "lower them, cpus_per_worker or engine.cpus"
+            f"num_workers and num_engines reserve {wanted['CPU'] - STREAM_CPUS:g} CPUs, the cluster has "
+            f"{resources.get('CPU', 0):g}; lower them, cpus_per_worker or engine.cpus"
         )
     return bool(chosen)
+
+
+def reserved(config: Config, on_gpu: bool, trains: bool = True) -> dict[str, float]:
+    """What Ray reserves for the run, by resource: GPUs, or where it uses none CPUs."""
+    num_workers = config.num_workers if trains else 0
+    if on_gpu:
+        return {"GPU": num_workers + config.num_engines * config.engine.tensor_parallel}
+    return {"CPU": num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus + STREAM_CPUS}
 
 
 def check_engine(config: Config, model: Path | str, use_gpu: bool) -> None:

@@ -29,7 +29,7 @@ from ray import serve
 from ray.serve import exceptions as serve_exceptions
 
 from app import config as configuration
-from app import preflight
+from app import preflight, turn
 from app.admission import GATE_NAME, Admission
 from app.advantage import formula
 from app.config import Config, ConfigError
@@ -113,6 +113,8 @@ def run(config: Config, run_dir: RunDir) -> None:
     actors: dict[str, Any] = {}  # kept in hand: an actor without a handle is ended
     state = "failed"
     try:
+        actors[GATE_NAME] = _gate(config, context)
+        turn.wait(preflight.reserved(config, use_gpu), config.priority, actors[GATE_NAME], run_dir)
         _start_actors(config, context, actors, use_gpu)
         with _engines(config, context, actors[GATE_NAME], use_gpu), watchdog(config, context, actors[GATE_NAME]):
             from app.fit import fit  # takes seconds, which the engines have meanwhile
@@ -133,10 +135,13 @@ def _keep_tokenizer(model: Path, run_dir: RunDir) -> None:
         shutil.copy(model / "tokenizer.json", run_dir.path / "tokenizer.json")
 
 
-def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], use_gpu: bool) -> None:
-    """Starts the run's named actors; they end with the job."""
+def _gate(config: Config, context: RunContext) -> Any:
     pace = (config.prompts_per_step, config.max_async_rollout, config.steps, config.groups_per_ticket)
-    actors[GATE_NAME] = _named(Admission, GATE_NAME, context, *pace)
+    return _named(Admission, GATE_NAME, context, *pace)
+
+
+def _start_actors(config: Config, context: RunContext, actors: dict[str, Any], use_gpu: bool) -> None:
+    """Starts the run's other named actors; they end with the job."""
     actors[STORE_NAME] = _named(WeightStore, STORE_NAME, context)
     if config.evals:
         actors[EVALUATOR] = _named(Evaluator, EVALUATOR, context, config, context)
@@ -186,15 +191,23 @@ def _engines(config: Config, context: RunContext, gate: Any, use_gpu: bool) -> I
 
 
 def _take_down(context: RunContext, actors: dict[str, Any], state: str) -> None:
-    """Closes the run's metrics and removes its engines. Actors end with the job."""
+    """Closes the run's metrics and removes its engines. Actors end with the job.
+
+    The engines are told first: `ray job stop` may leave us three seconds, and they do not end with the job.
+    """
     logger.info("taking down the run's engines and actors")
+    _delete_engines(context, waits=False)
     try:
         if "metrics" in actors:
             answer(actors["metrics"].close.remote(state), ACTOR_TIMEOUT_S, "the metrics actor")
     except (ray.exceptions.RayError, TimeoutError):
         logger.exception("the metrics could not be closed; what was acknowledged is stored")
+    _delete_engines(context, waits=True)
+
+
+def _delete_engines(context: RunContext, waits: bool) -> None:
     try:
-        serve.delete(application_of(context.run_id))
+        serve.delete(application_of(context.run_id), _blocking=waits)
     except (ray.exceptions.RayError, serve_exceptions.RayServeException, RuntimeError, TimeoutError):
         logger.exception("the engines could not be removed; the job API will remove them")
 
