@@ -7,12 +7,14 @@ from collections.abc import Iterator
 ERROR_LINE = re.compile(
     r"^(?:\x1b\[\d+m)?(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Weights|Stalled))(?:\(.*?\))?: (.+)$"
 )
-ACTOR_FIELD = re.compile(r"^\s*(class_name|pid|name): (\S.*)$", re.MULTILINE)
+ACTOR_FIELD = re.compile(r"^\s*(class_name|pid): (\S.*)$", re.MULTILINE)
 """How Ray describes an actor that died."""
 
 TRAINER = "lower seq_len, set gradient_checkpointing: true, or raise num_workers"
 ENGINE_ON_GPU = "lower engine.gpu_memory_utilization, engine.max_num_seqs or engine.max_model_len"
 MACHINE = "lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine with more memory"
+KILLED = f"it was killed or crashed; if the operating system did it for want of memory, {MACHINE}"
+LAST_LINES, LAST_CHARS = 12, 2000
 SHORTAGES = [
     (
         r"No available memory for the cache blocks|KV cache is needed",
@@ -32,7 +34,7 @@ SHORTAGES = [
     (r"\bObjectStoreFullError\b", "Ray's object store is full: start Ray with a larger --object-store-memory"),
     (rf"\[Errno {errno.ENOSPC}\]|No space left on device", "the disk is full: free some space, then resume the run"),
     (rf"\[Errno {errno.EROFS}\]", "the run directory cannot be written: make it writable, then resume the run"),
-    (r"died unexpectedly", f"it was killed or crashed; if the operating system did it for want of memory, {MACHINE}"),
+    (r"died unexpectedly", KILLED),
 ]
 """The words in which Ray, vLLM, torch and the operating system say what ran out → what to do. The first counts."""
 
@@ -42,6 +44,16 @@ def reason_of(error: BaseException) -> str:
     text = "\n".join(_texts(error))
     remedy = shortage(text)
     return f"{_line(error, text)}; {remedy}" if remedy else _line(error, text)
+
+
+def reason_of_job(message: str) -> str:
+    """Why a Ray job failed whose driver could not say it: Ray's message, which ends with the last lines of its log."""
+    if "died unexpectedly" in message:
+        return f"{_death(message)}; {shortage(message)}"
+    lines = [line for line in message.splitlines() if line.strip()]
+    words = "\n".join(lines[-LAST_LINES:])[-LAST_CHARS:]  # the error itself stands last
+    remedy = shortage(message) or (KILLED if "exit code -9" in message else None)
+    return f"{words}\n{remedy}" if remedy else words
 
 
 def shortage(text: str) -> str | None:
@@ -71,6 +83,5 @@ def _line(error: BaseException, text: str) -> str:
 def _death(text: str) -> str:
     """Ray's own text lists what it might have been, and says at the end what is rarely the cause."""
     said = dict(ACTOR_FIELD.findall(text))
-    who = said.get("name") or said.get("class_name") or "a process"
     pid = f" (pid {said['pid']})" if "pid" in said else ""
-    return f"{who}{pid} died unexpectedly"
+    return f"{said.get('class_name', 'a process')}{pid} died unexpectedly"

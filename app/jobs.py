@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from app import config as configs
 from app import ray_jobs, run_dir
+from app.failure import reason_of_job
 from app.run_dir import FINAL, Record, RunDir, RunError
 
 if TYPE_CHECKING:
@@ -404,27 +405,22 @@ def _end_of(job: Any, stop_requested: bool) -> tuple[str, str] | None:
     if status == "SUCCEEDED":
         return "failed", "its driver ended without writing a final state"
     if status == "FAILED":
-        return "failed", _last_words(job.message or "the Ray job failed without a message")
+        return "failed", reason_of_job(job.message or "the Ray job failed without a message")
     return None
 
 
 def _unended(record: Record, job: Any) -> tuple[str, str | None]:
-    """State and reason of a run that has not ended. A job that runs before its driver says so is starting."""
+    """State and reason of a run that has not ended. A job that runs before its driver says so is starting, unless the
+    driver says that it waits for its turn."""
     waited_s = time.time() - record["created_at"]
     if job is not None and job.status == "RUNNING" and record["state"] == "pending":
-        return "starting", record["reason"]
+        return "pending" if record["reason"] else "starting", record["reason"]
     if record["state"] != "pending":
         return record["state"], record["reason"]
     why = job.message if job is not None else "Ray does not answer for it"
     if record["attempt"] == 1 and waited_s > NEVER_STARTED_S:
         why = f"not started after {waited_s:.0f} s: {why} Stop the run to remove it from the queue."
     return "pending", why
-
-
-def _last_words(message: str) -> str:
-    """The end of a long message: the error itself stands last."""
-    lines = [line for line in message.splitlines() if line.strip()]
-    return "\n".join(lines[-12:])[-2000:]
 
 
 def _whose(record: Record) -> str:

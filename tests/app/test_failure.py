@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from app.failure import reason_of, shortage
+from app.failure import reason_of, reason_of_job, shortage
 
 DIED = """Training failed due to worker errors:
 [Rank 1 Error Snippet]:
@@ -33,8 +33,19 @@ def test_a_process_that_ended_without_a_word_is_named_and_not_by_all_that_it_mig
         "want of memory, lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine with more "
         "memory"
     )
-    named = DIED.replace("\tnamespace", "\tname: weights\n\tnamespace")
-    assert reason_of(RuntimeError(named)).startswith("weights (pid 4711) died unexpectedly; ")
+    assert reason_of_job(f"Job supervisor actor died: {DIED}") == reason_of(RuntimeError(DIED))
+
+
+def test_of_a_driver_that_could_not_say_why_the_last_lines_of_its_log_are_the_reason():
+    head = "Job entrypoint command failed with exit code {}, last available logs (truncated to 20,000 chars):\n"
+    log = "\n".join(f"line {number}\n" for number in range(30))
+    assert reason_of_job(head.format(1) + log).splitlines() == [f"line {number}" for number in range(18, 30)]
+    assert reason_of_job(head.format(-9) + "step 3") == (
+        head.format(-9) + "step 3\nit was killed or crashed; if the operating system did it for want of memory, lower "
+        "engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine with more memory"
+    )
+    full = reason_of_job(head.format(1) + "OSError: [Errno 28] No space left on device: 'x'")
+    assert full.endswith("'x'\nthe disk is full: free some space, then resume the run")
 
 
 @pytest.mark.parametrize(
