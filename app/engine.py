@@ -162,6 +162,14 @@ class PolicyEngine:
         except Exception:
             self._leave()
             raise
+        self._end_without_run()
+
+    def _end_without_run(self) -> None:
+        """Removes the run's engines when its driver is gone and could not: Serve would keep them for ever."""
+        try:
+            store(self.namespace)
+        except ValueError:
+            serve.delete(serve.get_replica_context().app_name, _blocking=False)
 
     async def _complete(self, key: str, index: int, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         from vllm import SamplingParams

@@ -27,7 +27,7 @@ from app.launch import Dashboard
 from app.local_ray import free_ports
 from metrics.journal import read_lines
 from metrics.recompute import recompute
-from tests.chaos.victims import family, is_running, pids
+from tests.e2e.processes import family, is_running, pids
 from tests.e2e.test_runs import columns, finished, nothing_is_left, rows, small_run
 
 pytestmark = [pytest.mark.chaos, pytest.mark.stack, pytest.mark.timeout(1800)]

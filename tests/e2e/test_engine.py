@@ -286,3 +286,12 @@ def test_a_replica_that_dies_is_replaced_by_one_with_the_newest_weights(rig):
             time.sleep(1)
     assert set(completion.versions) == {80}
     assert rig.disagreement() <= 1e-5
+
+
+def test_engines_whose_run_is_gone_remove_themselves(rig):
+    """The last test here: the weight store ends with the driver of its run."""
+    ray.kill(rig.store)
+    deadline = time.monotonic() + 60
+    while application_of(RUN) in serve.status().applications:
+        assert time.monotonic() < deadline, "the engines are still there after 60 s"
+        time.sleep(0.5)

@@ -1,8 +1,12 @@
 """Whole runs through the job API: real Ray Jobs, Serve with vLLM, Ray Data, Ray Train with FSDP, the metrics actor."""
 
 import os
+import shlex
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,13 @@ import ray
 from ray import serve
 from ray.util.state import list_actors
 
-from app.config import EnvironmentConfig
+from app.config import EnvironmentConfig, from_dict
 from app.jobs import Jobs, Run
 from app.policy import prepare
-from app.run_dir import application_of
+from app.run_dir import application_of, create_for
 from metrics import read
 from metrics.recompute import recompute
+from tests.e2e.processes import alive, family, is_running
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -255,16 +260,34 @@ def nothing_is_left(runs: list[Run]) -> bool:
     return False
 
 
-def test_a_stopped_run_is_stopped_and_leaves_nothing(jobs):
-    run = jobs.submit(small_run(name="stopped", steps=500, max_async_rollout=1))
+def test_ray_job_stop_leaves_no_process_no_actor_and_no_reservation_behind(jobs, ray_cluster):
+    """A job that came through `ray job submit`, with three seconds to end; nobody looks at the run meanwhile."""
+    directory = create_for(from_dict(small_run(name="stopped", steps=500, max_async_rollout=1)), jobs.folder)
+    free = ray.cluster_resources()["CPU"]
+    until(lambda: ray.available_resources().get("CPU") == free, "the end of the runs before")
+    before = {actor.actor_id for actor in alive()}
+    words = [sys.executable, "-m", "app.train", "--run-dir", str(directory.path)]
+    job_id = jobs.client().submit_job(entrypoint=shlex.join(words))
+    run = jobs.get(directory.id)
     reaches(run, step=1)
-    assert run.stop() == "stopped"
-    assert run.stop() == "stopped"
-    assert "INFO stopped" in run.directory.driver_log.read_text()  # by itself, not by force
+    members = set(family(run))
+    assert len(members) > 8
+    ray_cli = [sys.executable, "-m", "ray.scripts.scripts", "job", "stop", "--address", ray_cluster.dashboard_url]
+    subprocess.run([*ray_cli, job_id], check=True, capture_output=True, timeout=60)
+    until(lambda: not any(map(is_running, members)), "the end of its processes")
+    until(lambda: not [a for a in alive() if a.actor_id not in before and not a.is_detached], "the end of its actors")
+    until(lambda: ray.available_resources().get("CPU") == free, "the end of its reservations")
     assert nothing_is_left([run])
-    assert ray.is_initialized()
+    assert (run.status(), run.stop()) == ("stopped", "stopped")
     assert 0 < max(columns(run)["reward_mean"]) < 500
     assert recompute(run.directory.path).differences == []
+
+
+def until(is_so: Callable[[], bool], what: str, limit_s: float = 60) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
+        time.sleep(0.5)
 
 
 def reaches(run: Run, step: int) -> None:

@@ -1,9 +1,10 @@
-"""The processes of a run by what they do, so that one of them can be killed."""
+"""The processes of a run by what they do: to kill one of them, or to see that none is left."""
 
 import contextlib
 from collections.abc import Iterator
 
 import psutil
+from ray.job_submission import JobDetails
 from ray.util.state import list_actors
 from ray.util.state.common import ActorState
 
@@ -21,7 +22,8 @@ def pids(run: Run, kind: str) -> list[int]:
     if kind == "engine core":
         return [child.pid for pid in pids(run, "Serve replica") for child in children(pid) if "Engine" in child.name()]
     if kind == "whole job":
-        return [*pids(run, "driver"), *(actor.pid for actor in alive() if is_of(run, actor))]
+        job = job_of(run)
+        return [*pids(run, "driver"), *(actor.pid for actor in alive() if is_of(run, job, actor))]
     return [actor.pid for actor in alive() if is_a(run, kind, actor)]
 
 
@@ -36,15 +38,20 @@ def is_a(run: Run, kind: str, actor: ActorState) -> bool:
     }[kind]
 
 
-def is_of(run: Run, actor: ActorState) -> bool:
+def job_of(run: Run) -> JobDetails:
+    """The Ray job whose driver writes the run."""
+    job_id, jobs = run.record()["job_id"], run.jobs.client().list_jobs()
+    return next(job for job in jobs if job_id in (job.submission_id, None) and run.id in job.entrypoint)
+
+
+def is_of(run: Run, job: JobDetails, actor: ActorState) -> bool:
     """An actor of the run's job, one of its replicas, or the supervisor that Ray Jobs gave it.
 
     Detached actors of the job are Ray Data's own: the first run on a cluster starts them for all.
     """
-    job_id = run.record()["job_id"]
-    job = run.jobs.client().get_job_info(job_id)
     mine = actor.job_id == job.job_id and not actor.is_detached
-    return mine or any(part in (actor.name or "") for part in (application_of(run.id), f"job_actor_{job_id}"))
+    named = (application_of(run.id), f"job_actor_{job.submission_id}")
+    return mine or any(name in (actor.name or "") for name in named)
 
 
 def alive() -> list[ActorState]:
