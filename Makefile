@@ -25,7 +25,7 @@ test: setup lint types ## everything: style, types, fast tests, then the real st
 
 check: setup lint types fast ## what to run before a commit: style, types and the fast tests
 
-chaos: setup ## kill -9 each process of a run, one after the other (minutes)
+chaos: setup ## 20 times kill -9, at random moments of four runs (about 20 minutes)
 	$(BIN)/python -m pytest -s -m chaos
 
 lint:

@@ -6,7 +6,6 @@ python -m tests.app.on_disk FUNCTION FOLDER
 import contextlib
 import errno
 import itertools
-import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -113,7 +112,6 @@ def end(folder: Path) -> None:
     run = begun(folder)
     with run.writer(), full(folder):
         train._log_to(run.driver_log)
-        logging.raiseExceptions = False
         train.run = lambda config, run: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device", "x"))
         assert train._recorded(run, CONFIG) == 1
     assert run.state == "running"
