@@ -9,6 +9,9 @@ ERROR_LINE = re.compile(
 )
 ACTOR_FIELD = re.compile(r"^\s*(class_name|pid): (\S.*)$", re.MULTILINE)
 """How Ray describes an actor that died."""
+NODE_MEMORY = re.compile(r"Memory on the node .*? was (\S+) used / (\S+) limit")
+CHOSEN = re.compile(r"Selected to kill: .*?task name=([^,]+),.*? pid=(\d+), actual memory used=([^,]+),")
+"""How Ray describes what it ended because a machine was short of memory."""
 
 TRAINER = "lower seq_len, set gradient_checkpointing: true, or raise num_workers"
 ENGINE_ON_GPU = "lower engine.gpu_memory_utilization, engine.max_num_seqs or engine.max_model_len"
@@ -26,9 +29,8 @@ SHORTAGES = [
         r"(?:CUDA|HIP) out of memory",
         f"a GPU is out of memory: {TRAINER}; where an engine shares the GPU, {ENGINE_ON_GPU}",
     ),
-    (r"running low on memory|NODE_OUT_OF_MEMORY", f"Ray ended it because its machine was low on memory: {MACHINE}"),
     (
-        r"can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b",
+        r"low on memory|NODE_OUT_OF_MEMORY|can't allocate memory|Cannot allocate memory|std::bad_alloc|\bMemoryError\b",
         f"the machine is out of memory: {MACHINE}",
     ),
     (r"\bObjectStoreFullError\b", "Ray's object store is full: start Ray with a larger --object-store-memory"),
@@ -70,7 +72,10 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 
 def _line(error: BaseException, text: str) -> str:
-    """The innermost error's own line. Of a process that ended without a word, which it was."""
+    """The innermost error's own line. Of a process that was ended, which it was: its error is in Ray's words."""
+    if (memory := NODE_MEMORY.search(text)) and (chosen := CHOSEN.search(text)):
+        who = f"{chosen[1].removesuffix('.__init__')} (pid {chosen[2]}, {chosen[3]})"
+        return f"{who} was ended by Ray, because its machine had {memory[1]} of {memory[2]} in use"
     if "died unexpectedly" in text:
         return _death(text)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

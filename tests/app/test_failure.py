@@ -1,5 +1,7 @@
 import errno
 import os
+import re
+import time
 
 import pytest
 
@@ -56,7 +58,7 @@ def test_of_a_driver_that_could_not_say_why_the_last_lines_of_its_log_are_the_re
         ("MemoryError", "the machine is out of memory: lower engine.kv_cache_mb"),
         (
             "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
-            "Ray ended it because its machine was low on memory: lower engine.kv_cache_mb",
+            "the machine is out of memory: lower engine.kv_cache_mb",
         ),
         (
             "ValueError: To serve at least one request with the model's max seq len (4096), (0.50 GiB KV cache is "
@@ -84,3 +86,29 @@ def test_a_shortage_behind_another_error_is_found():
 
 def test_an_error_that_is_no_shortage_gets_no_advice():
     assert shortage("ZeroDivisionError: memory of a division, killed") is None
+
+
+@pytest.mark.stack
+def test_what_ray_ended_for_want_of_memory_is_named_with_what_it_had(monkeypatch):
+    import ray
+
+    @ray.remote(num_cpus=0)
+    class Eater:
+        def eat(self) -> None:
+            time.sleep(60)
+
+    monkeypatch.setenv("RAY_memory_usage_threshold", "0.01")  # more is in use anywhere
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "200")
+    ray.init(
+        num_cpus=1, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False, logging_level="ERROR"
+    )
+    try:
+        with pytest.raises(ray.exceptions.RayError) as failure:
+            ray.get(Eater.remote().eat.remote(), timeout=60)
+    finally:
+        ray.shutdown()
+    assert re.fullmatch(
+        r"Eater(\.eat)? \(pid \d+, [\d.]+GB\) was ended by Ray, because its machine had [\d.]+GB of [\d.]+GB in use; "
+        r"the machine is out of memory: lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or .*",
+        reason_of(failure.value),
+    )

@@ -113,6 +113,7 @@ class Chaos:
     run: Run
     rng: random.Random
     began: float = field(default_factory=time.monotonic)
+    killed_at: float = 0.0
     seen: set[psutil.Process] = field(default_factory=set)
     redone: list[tuple[int, int]] = field(default_factory=list)
     """(last step before the failure, step of the checkpoint) of each resume."""
@@ -123,7 +124,8 @@ class Chaos:
         time.sleep(self.rng.uniform(0, 2))
         self.seen |= set(family(self.run))
         victims = [psutil.Process(pid) for pid in self._chosen(kind)]
-        before, at_s, resumes = last_step(self.run), time.monotonic(), len(self.redone)
+        before, resumes = last_step(self.run), len(self.redone)
+        self.killed_at = time.monotonic()
         for victim in victims:
             os.kill(victim.pid, signal.SIGKILL)
         self.reaches(before + 1)
@@ -131,12 +133,9 @@ class Chaos:
         was_resumed = len(self.redone) > resumes
         assert not (was_resumed and kind in GO_ON_BY_THEMSELVES), f"{kind}: the run had to be resumed"
         how = f"resumed from step {self.redone[-1][1]}" if was_resumed else "went on by itself"
-        took = time.monotonic() - at_s
-        print(
-            f"{self.run.id} at {at_s - self.began:.0f} s: {kind} (pid {', '.join(str(v.pid) for v in victims)}) killed "
-            f"after step {before}, {how}, next step after {took:.0f} s",
-            flush=True,
-        )
+        killed = f"{kind} (pid {', '.join(str(victim.pid) for victim in victims)}) killed after step {before}"
+        began, took = self.killed_at - self.began, time.monotonic() - self.killed_at
+        print(f"{self.run.id} at {began:.0f} s: {killed}, {how}, next step after {took:.0f} s", flush=True)
 
     def _chosen(self, kind: str) -> list[int]:
         found: list[int] = []
@@ -155,7 +154,7 @@ class Chaos:
             status = self.run.status()
             if status == "failed":
                 assert status.reason, "a failure without a reason"
-                print(f"  failed: {status.reason[:400]}", flush=True)
+                print(f"  failed {time.monotonic() - self.killed_at:.0f} s later: {status.reason[-400:]}", flush=True)
                 reached = last_step(self.run)
                 self.run = self.control.jobs.resume(self.run)
                 self.redone.append((reached, self._resume_step()))

@@ -196,6 +196,8 @@ def test_a_failed_run_says_why_first(interrupted):
     status = interrupted.wait(RUN_TIMEOUT_S)
     assert status == "failed"
     assert status.reason == "ArithmeticError: step 3 is my last"
+    for said in (interrupted.logs(), interrupted.directory.driver_log.read_text()):  # the trainer's own traceback
+        assert 'raise ArithmeticError("step 3 is my last")' in said
 
 
 def test_a_resumed_run_gives_the_numbers_of_an_uninterrupted_one(jobs, interrupted, synchronous):
