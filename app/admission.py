@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,8 @@ class Place:
     falling_priority: int
     since: float  # unix seconds at which it began to wait
     run_id: str
-    is_starting: bool = field(default=False, compare=False)  # it has its turn; what it reserves may not be taken yet
+    wanted: Mapping[str, float] = field(compare=False)  # what Ray will reserve for it, by resource
+    is_starting: bool = field(default=False, compare=False)  # it has its turn, and may not have reserved it yet
 
 
 @dataclass

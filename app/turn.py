@@ -20,16 +20,15 @@ from app.run_dir import RunDir, namespace_of
 logger = logging.getLogger("telescope")
 POLL_S = 2.0
 ANSWER_TIMEOUT_S = 30.0
+ROUNDING = 1e-6  # Ray adds up fractions
 
 
 def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir) -> None:
     """Returns when the run may start. Until then its state is pending, and the reason says what is missing."""
-    mine = Place(-priority, time.time(), run_dir.id)
+    mine = Place(-priority, time.time(), run_dir.id, wanted)
     ray.get(gate.stand.remote(mine), timeout=ANSWER_TIMEOUT_S)
     told: str | None = None
-    while (
-        why := what_for(mine, _others(run_dir.id), wanted, ray.available_resources(), ray.cluster_resources())
-    ) is not None:
+    while (why := what_for(mine, _others(run_dir.id), ray.available_resources(), ray.cluster_resources())) is not None:
         if why != told:
             logger.info(why)
             run_dir.update(state="pending", reason=why)
@@ -40,22 +39,15 @@ def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir)
         run_dir.update(state="starting", reason=None)
 
 
-def what_for(
-    mine: Place,
-    others: Sequence[Place],
-    wanted: Mapping[str, float],
-    free: Mapping[str, float],
-    total: Mapping[str, float],
-) -> str | None:
+def what_for(mine: Place, others: Sequence[Place], free: Mapping[str, float], total: Mapping[str, float]) -> str | None:
     """What a run waits for, in words; None when it may start."""
-    ahead = sorted(place for place in others if place.is_starting or place < mine)
-    missing = [
-        f"{amount:g} {name} wanted, {free.get(name, 0):g} of {total.get(name, 0):g} free"
-        for name, amount in wanted.items()
-        if amount > free.get(name, 0) + 1e-6  # Ray adds up fractions
-    ]
-    if ahead:
-        missing.append(f"before it: {', '.join(place.run_id for place in ahead)}")
+    starting = [place for place in others if place.is_starting]
+    ahead = sorted(place for place in others if not place.is_starting and place < mine)
+    missing = [f"before it: {', '.join(place.run_id for place in ahead)}"] if ahead else []
+    for name, amount in mine.wanted.items():
+        left = free.get(name, 0) - sum(place.wanted.get(name, 0) for place in starting)
+        if amount > left + ROUNDING:
+            missing.append(f"{amount:g} {name} wanted, {max(left, 0):g} of {total.get(name, 0):g} free")
     return f"waits for its turn: {'; '.join(missing)}" if missing else None
 
 

@@ -4,12 +4,13 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from app import run_dir
 from app.config import ConfigError, from_dict
-from app.jobs import Jobs, StopFailed
+from app.jobs import Jobs, StopFailed, _unended
 from app.ray_jobs import NoCluster
 from app.run_dir import RunError, RunNotFound
 
@@ -75,6 +76,14 @@ def test_a_run_that_is_not_there(offline):
         offline.get("nothing")
     with pytest.raises(RunError, match="not allowed"):
         offline.get("../x")
+
+
+def test_a_run_whose_driver_waits_for_its_turn_is_pending_with_what_it_waits_for(offline):
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    job = SimpleNamespace(status="RUNNING", message=None)
+    assert _unended(directory.record(), job) == ("starting", None)
+    directory.update(reason="waits for its turn: 2 CPU wanted, 0 of 2 free")
+    assert _unended(directory.record(), job) == ("pending", "waits for its turn: 2 CPU wanted, 0 of 2 free")
 
 
 @pytest.mark.stack

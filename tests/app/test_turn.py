@@ -10,24 +10,31 @@ from app.config import from_dict
 from app.run_dir import RunDir, namespace_of
 from app.turn import what_for
 
-FREE = {"CPU": 2.0}
+TOTAL = {"CPU": 2.0, "GPU": 8.0}
 
 
-def place(run_id: str, priority: int = 0, since: float = 0.0, is_starting: bool = False) -> Place:
-    return Place(-priority, since, run_id, is_starting)
+def place(run_id: str, priority: int = 0, since: float = 0.0, is_starting: bool = False, **wanted: float) -> Place:
+    return Place(-priority, since, run_id, wanted or {"CPU": 1.0}, is_starting)
 
 
 def test_a_run_starts_when_nobody_is_before_it_and_all_that_it_reserves_is_free():
-    assert what_for(place("mine"), [], {"CPU": 1.0}, FREE, FREE) is None
-    assert what_for(place("mine"), [], {"CPU": 0.1 + 0.2}, {"CPU": 0.3}, FREE) is None
-    assert what_for(place("mine"), [place("younger", since=1.0)], {"CPU": 1.0}, FREE, FREE) is None
+    assert what_for(place("mine"), [], TOTAL, TOTAL) is None
+    assert what_for(place("mine", CPU=0.1 + 0.2), [], {"CPU": 0.3}, TOTAL) is None
+    assert what_for(place("mine"), [place("younger", since=1.0)], TOTAL, TOTAL) is None
 
 
 def test_what_a_run_waits_for_is_said_with_what_there_is():
-    assert what_for(place("mine"), [], {"CPU": 2}, {}, {"CPU": 4.0}) == "waits for its turn: 2 CPU wanted, 0 of 4 free"
+    assert what_for(place("mine", CPU=2), [], {}, TOTAL) == "waits for its turn: 2 CPU wanted, 0 of 2 free"
     others = [place("older", since=-1.0), place("younger", since=1.0)]
-    assert what_for(place("mine"), others, {"GPU": 3}, {"GPU": 1.0}, {"GPU": 8.0}) == (
-        "waits for its turn: 3 GPU wanted, 1 of 8 free; before it: older"
+    assert what_for(place("mine", GPU=3), others, {"GPU": 1.0}, TOTAL) == (
+        "waits for its turn: before it: older; 3 GPU wanted, 1 of 8 free"
+    )
+
+
+def test_what_a_run_that_is_starting_will_reserve_is_not_free():
+    assert what_for(place("mine"), [place("a", is_starting=True)], TOTAL, TOTAL) is None
+    assert what_for(place("mine"), [place("a", is_starting=True, CPU=1.5)], TOTAL, TOTAL) == (
+        "waits for its turn: 1 CPU wanted, 0.5 of 2 free"
     )
 
 
@@ -36,12 +43,12 @@ def test_what_a_run_waits_for_is_said_with_what_there_is():
     [
         (place("other", priority=1, since=9.0), True),
         (place("other", priority=-1), False),
-        (place("other", priority=-1, is_starting=True), True),  # what it reserves may still count as free
+        (place("other", since=4.0), True),
         (place("a", since=5.0), True),  # at the same moment the name decides, for both alike
     ],
 )
 def test_the_highest_priority_is_first_and_then_the_oldest(other, is_before):
-    why = what_for(place("mine", since=5.0), [other], {"CPU": 1.0}, FREE, FREE)
+    why = what_for(place("mine", since=5.0), [other], TOTAL, TOTAL)
     assert why == (f"waits for its turn: before it: {other.run_id}" if is_before else None)
 
 
@@ -79,16 +86,16 @@ def test_runs_without_room_wait_and_start_by_priority_when_there_is_room_again(r
     until(lambda: ray.available_resources().get("CPU", 0) == total)
     holder = Holder.options(num_cpus=total - 0.5).remote()
     assert ray.get(holder.is_up.remote())
-    low, low_thread, _gate = waiting(tmp_path, "low", cpus=1.0, priority=0)
+    low, low_thread, _gate = waiting(tmp_path, "low", cpus=1.5, priority=0)
     high, high_thread, gate = waiting(tmp_path, "high", cpus=1.0, priority=5)
-    short = f"1 CPU wanted, 0.5 of {total:g} free"
-    until(lambda: low.record()["reason"] == f"waits for its turn: {short}; before it: {high.id}")
-    until(lambda: high.record()["reason"] == f"waits for its turn: {short}")
+    short = f"CPU wanted, 0.5 of {total:g} free"
+    until(lambda: low.record()["reason"] == f"waits for its turn: before it: {high.id}; 1.5 {short}")
+    until(lambda: high.record()["reason"] == f"waits for its turn: 1 {short}")
     assert low.state == "pending"
     ray.kill(holder)
     high_thread.join(30)
     assert (high.state, high.record()["reason"]) == ("starting", None)
-    until(lambda: low.record()["reason"] == f"waits for its turn: before it: {high.id}")
+    until(lambda: low.record()["reason"] == f"waits for its turn: 1.5 CPU wanted, {total - 1:g} of {total:g} free")
     ray.get(gate.engines_ready.remote())
     low_thread.join(30)
     assert low.state == "starting"
