@@ -13,6 +13,7 @@ from app.config import ConfigError, from_dict
 from app.jobs import Jobs, StopFailed, _unended
 from app.ray_jobs import NoCluster
 from app.run_dir import RunError, RunNotFound
+from metrics import read
 
 DRIVER = "tests.app.stand_in_driver"
 ELSEWHERE = "http://127.0.0.1:9"  # the discard port: nothing answers
@@ -69,6 +70,22 @@ def test_a_log_cannot_command_the_terminal_of_its_reader(offline):
     assert run.logs() == "one red\ttab\ntwo]0;title\n"
     assert run.logs(tail=1) == "two]0;title"
     assert run.logs(tail=0) == ""
+
+
+def test_a_clock_that_was_set_back_changes_no_state_no_order_and_makes_no_negative_time(offline):
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    future_s = time.time() + 1e6
+    for attempt, moment_s in ((9, future_s), (10, time.time())):
+        file = directory.path / "logs" / f"job-{attempt}.log"
+        file.write_text(f"attempt {attempt}")
+        os.utime(file, (moment_s, moment_s))
+    run = offline.get(directory.id)
+    assert run.logs() == "attempt 10"
+    directory.update(created_at=future_s, started_at=future_s)
+    assert run.status().sentence() == "pending (Ray does not answer for it)"
+    directory.end("finished")
+    assert run.status() == "finished"
+    assert read.run(offline.folder, directory.id)["elapsed_s"] == 0.0
 
 
 def test_a_run_that_is_not_there(offline):
