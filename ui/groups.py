@@ -54,14 +54,16 @@ class Wanted(BaseModel):
 def page(directory: Path, wanted: Wanted) -> dict[str, Any]:
     """One page, and what the filters can offer at this step."""
     rows = rows_of_step(directory, wanted)
-    facts = step_facts(rows)
+    envs = _counts(rows, "env")  # before one of them is chosen, so that another can be chosen instead
+    rows = rows.filter(pl.col("env") == wanted.env) if wanted.env else rows
+    facts = {"envs": envs, **step_facts(rows)}
     rows = filtered(with_value(rows, wanted.by), wanted)
     return {"step": wanted.step, **facts, **page_of_groups(rows, wanted)}
 
 
 def rows_of_step(directory: Path, wanted: Wanted) -> pl.DataFrame:
     outcomes = wanted.outcome.split(",") if wanted.outcome else None
-    where = {"step": wanted.step, "env": wanted.env, "outcome": outcomes, "search": wanted.search}
+    where = {"step": wanted.step, "outcome": outcomes, "search": wanted.search}
     frame, _ = read.samples(directory, **where, columns=OVERVIEW, limit=None)  # type: ignore[arg-type]
     return frame
 
@@ -73,7 +75,6 @@ def step_facts(rows: pl.DataFrame) -> dict[str, Any]:
     return {
         "outcomes": _counts(rows, "outcome"),
         "reasons": _counts(rows.filter(pl.col("outcome_reason").is_not_null()), "outcome_reason", 20),
-        "envs": _counts(rows, "env"),
         "stops": _counts(rows, "stop_reason"),
         "tags": tags[:200],
         "rewards": {

@@ -130,7 +130,8 @@ def hostile_row(step: int, place: int, text: str) -> dict:
     )
 
 
-def many_keys_run(root: Path, keys: int = 240, steps: int = 40) -> Path:
+def many_keys_run(root: Path, keys: int = 240, steps: int = 60) -> Path:
+    """A run with many metrics; one of them, `spike`, has an outlier at step 30."""
     run_dir = root / "wide-20260301-110000-0240"
     run_dir.mkdir(parents=True)
     writer = core(run_dir, environments=("sums",))
@@ -138,6 +139,7 @@ def many_keys_run(root: Path, keys: int = 240, steps: int = 40) -> Path:
         rows = [sample(step=step, group_id=step, sample_id=step * 10 + i, reward=float(i % 2)) for i in range(4)]
         writer.log_samples("batcher/1", step, samples_table(rows))
         values = {f"section {i // 12}/metric {i}": float((i + step) % 7) for i in range(keys)}
+        values["spike"] = 500.0 if step == 30 else float(step % 7 + 1)
         writer.log_step("trainer/1", step, step, values, spans_table([]), 4 * step)
     writer.close("finished")
     write_run_json(run_dir, "wide", "finished", START, steps, steps, 1, ("sums",))

@@ -1,5 +1,7 @@
 """Samples, timeline and logs as the pages ask for them."""
 
+import json
+
 import polars as pl
 import pytest
 from fastapi.testclient import TestClient
@@ -20,6 +22,13 @@ def test_a_page_of_groups_counts_what_the_filters_leave(dashboard, runs):
     assert set(rewards) <= {1.0}
     assert right["num_samples"] == len(rewards)
     assert right["rewards"] == every["rewards"]
+
+
+def test_with_one_environment_chosen_the_others_can_still_be_chosen(dashboard, runs):
+    found = dashboard.get("/data/groups", params={"run": runs.mixed, "step": 3, "env": "sums"}).json()
+    assert {group["env"] for group in found["groups"]} == {"sums"}
+    assert set(found["rewards"]) == {"sums"}
+    assert len(found["envs"]) > 1
 
 
 def test_groups_come_sorted_and_in_pages_from_the_server(dashboard, runs):
@@ -155,6 +164,22 @@ def test_rows_of_one_slot_never_overlap():
 
 def test_a_timeline_of_too_many_steps_is_refused(dashboard, runs):
     assert dashboard.get("/data/timeline", params={"run": runs.plain, "from": 1, "to": 500}).status_code == 400
+
+
+def test_samples_as_a_file_are_json_and_no_markup(root):
+    directory = root / "file-20260301-120000-0001"
+    writer = core(directory)
+    text = "</script><img src=x onerror=alert(1)>\u2028"
+    writer.log_samples("batcher/1", 1, samples_table([sample(completion=text, golden_answers={"</b>": text})]))
+    writer.log_step("trainer/1", 1, 1, {}, spans_table([]), 1)
+    writer.close("finished")
+    write_run_json(directory, "file", "finished", START, 1, 1, 1, ("sums",))
+    with TestClient(without_pages(root, None), base_url="http://127.0.0.1") as client:
+        answer = client.get("/data/samples_file", params={"run": directory.name, "step": 1})
+    assert "</" not in answer.text
+    assert answer.headers["content-disposition"] == 'attachment; filename="samples-step-1.jsonl"'
+    (row,) = [json.loads(line) for line in answer.text.split("\n")]
+    assert (row["completion"], row["golden_answers"]) == (text, {"</b>": text})
 
 
 def test_what_selection_throws_away_is_counted(dashboard, runs):

@@ -28,7 +28,8 @@ function median(numbers) {
 // stride: an evaluation every ten steps is a line, a lost stretch is a gap.
 export function presentRows(steps, column, skipFirst) {
   const rows = [];
-  for (let i = skipFirst ? 1 : 0; i < column.length; i++) if (column[i] != null) rows.push(i);
+  const skipped = skipFirst ? steps.find((step) => step > 0) : null; // step 0 is an evaluation before the first
+  for (let i = 0; i < column.length; i++) if (column[i] != null && steps[i] !== skipped) rows.push(i);
   const strides = new Array(Math.max(0, rows.length - 1));
   for (let i = 1; i < rows.length; i++) strides[i - 1] = steps[rows[i]] - steps[rows[i - 1]];
   const usual = median(strides) || 1;
