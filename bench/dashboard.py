@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -24,7 +25,7 @@ import pyarrow as pa
 
 from metrics.schema import SAMPLES, conform, samples_table
 from metrics.store import Store
-from tests.browser.conftest import TOOLS, Server, chromium
+from tests.browser.conftest import TOOLS, Server, chromium, install_packages
 from tests.browser.runs import Growing, write_history
 from tests.metrics.builders import START, sample
 
@@ -135,7 +136,8 @@ def show(rows: list[tuple[str, float, float | None, str]]) -> None:
 
 
 def table(size: float, spent: float, wide_size: float, wide_spent: float, found: dict) -> None:
-    live, ten, big, many = found["live"], found["ten_runs"], found["step_of_10000"], found["many"]
+    live, ten, big = found["live"], found["ten_runs"], found["step_of_10000"]
+    many, gone = found["many"], found["discarded"]
     show(
         [
             ("refresh, 100 columns x 1 step: bytes", size / 1000, 4, "KB"),
@@ -156,7 +158,10 @@ def table(size: float, spent: float, wide_size: float, wide_spent: float, found:
             ("a step of 10,000 rollouts: CPU of the longest task", big["longest_ms"], 50, "ms"),
             ("a step of 5,000 x 128 rollouts: wall until shown", many["wall_s"], 2, "s"),
             ("a step of 5,000 x 128 rollouts: browser CPU", many["cpu_s"], None, "s"),
-            ("5,000 x 128 rollouts, what was discarded: wall until shown", found["discarded"]["wall_s"], 2, "s"),
+            ("a step of 5,000 x 128 rollouts: server CPU", many["server_s"], None, "s"),
+            ("5,000 x 128 rollouts, what was discarded: wall until shown", gone["wall_s"], 2, "s"),
+            ("5,000 x 128 rollouts, what was discarded: browser CPU", gone["cpu_s"], None, "s"),
+            ("5,000 x 128 rollouts, what was discarded: server CPU", gone["server_s"], None, "s"),
         ]
     )
 
@@ -166,6 +171,8 @@ def main() -> None:
     parser.add_argument("--soak", type=float, default=20.0, help="seconds of live updates (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     chosen = parser.parse_args()
+    if not (TOOLS / "node_modules").is_dir():
+        install_packages()
     root = Path(tempfile.mkdtemp(prefix="telescope-bench-"))
     begun = time.monotonic()
     runs = [write_history(root, f"run{i}", STEPS, KEYS) for i in range(RUNS)]
@@ -181,8 +188,9 @@ def main() -> None:
         size, spent = refresh_cost(server, growing, live.name)
         wide_size, wide_spent = refresh_cost(server, Growing(wide, 200, WIDE_KEYS), wide.name)
         threading.Thread(target=grow_for_ever, args=(growing, done), daemon=True).start()
-        facts = {"runs": [run.name for run in runs], "live": live.name, "wide": wide.name, "big": big.name}
-        facts["many"] = many.name
+        facts: dict[str, Any] = {"runs": [run.name for run in runs], "live": live.name, "wide": wide.name}
+        assert server.process is not None
+        facts |= {"big": big.name, "many": many.name, "server_pid": server.process.pid}
         found = in_browser(server, facts | {"soak_s": chosen.soak})
     finally:
         done.set()

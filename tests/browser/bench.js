@@ -1,5 +1,6 @@
 // Cost of the dashboard in a browser: CPU of the page's main thread, longest tasks, heap, nodes.
 
+const fs = require("node:fs");
 const { chromium } = require("playwright-core");
 
 const facts = JSON.parse(process.env.FACTS);
@@ -66,15 +67,22 @@ async function scrolled(page) {
   await page.evaluate(() => window.scrollTo(0, 0));
 }
 
+// CPU seconds that the server has used; Linux counts them in hundredths.
+function serverCpu() {
+  const fields = fs.readFileSync(`/proc/${facts.server_pid}/stat`, "utf8").split(") ")[1].split(" ");
+  return (Number(fields[11]) + Number(fields[12])) / 100;
+}
+
 // Opening a page until what it is about is there.
 async function shown(browser, path, selector) {
   const begun = Date.now();
+  const before = serverCpu();
   let wall_s = 0;
   const { page, probe, longest_ms } = await open(browser, path, async (opened) => {
     await opened.waitForSelector(selector);
     wall_s = (Date.now() - begun) / 1000;
   });
-  const result = { wall_s, cpu_s: (await probe.now()).TaskDuration, longest_ms };
+  const result = { wall_s, cpu_s: (await probe.now()).TaskDuration, server_s: serverCpu() - before, longest_ms };
   await page.context().close();
   return result;
 }

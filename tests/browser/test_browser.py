@@ -28,6 +28,10 @@ def test_metrics_are_searched_zoomed_smoothed_compared_and_taken_away(flow, serv
     assert found["drawn"] < 60
 
 
+def test_charts_and_cells_show_ranges_bands_gaps_attempts_and_what_is_not_finite(flow, server):
+    assert flow("charts", server.url, **vars(server.runs))["pages"] == 6
+
+
 def test_a_custom_view_is_built_by_mouse_and_keyboard_and_two_browsers_do_not_overwrite_each_other(flow, server):
     assert flow("custom", server.url, **vars(server.runs))["sections"] == 4
     kept = json.loads((server.root / ".telescope" / "layouts.json").read_text())

@@ -1,11 +1,16 @@
 """Who may ask: loopback without a token, the token's holder with one; nothing leaves its folder."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from fastapi.testclient import TestClient
 
+from app import api
+from app.jobs import Jobs
 from ui.__main__ import main
 from ui.app import build
 from ui.guard import check_bind
@@ -14,13 +19,24 @@ from ui.static_files import FOLDER, version
 HOME = "http://127.0.0.1"
 TOKEN = "a-long-secret"
 DOORS = ["/", "/metrics", "/data/runs", "/data/layouts", "/config", "/gradio_api/info", "/api/openapi.json"]
+JOB_API = [
+    ("GET", "/api/runs"),
+    ("POST", "/api/runs"),
+    ("POST", "/api/runs/x/stop"),
+    ("POST", "/api/runs/x/resume"),
+    ("POST", "/data/runs/x/stop"),
+    ("PUT", "/data/layouts/x"),
+    ("POST", "/gradio_api/queue/join"),
+]
 
 
 @pytest.fixture(scope="module")
 def locked(runs: SimpleNamespace):
     patch = pytest.MonkeyPatch()
     patch.setenv("TELESCOPE_TOKEN", TOKEN)
-    with TestClient(build(runs.root, None), base_url="http://box.example", follow_redirects=False) as client:
+    jobs = Jobs(address="http://127.0.0.1:9", root=runs.root)
+    whole = build(runs.root, jobs, routers=[api.routes(jobs)])
+    with TestClient(whole, base_url="http://box.example", follow_redirects=False) as client:
         yield client
     patch.undo()
 
@@ -50,6 +66,13 @@ def test_with_a_token_every_door_is_shut(locked, path):
     assert locked.get(path).status_code == 401
     assert locked.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert locked.get(path, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), JOB_API)
+def test_with_a_token_nobody_else_starts_stops_or_changes_anything(locked, method, path):
+    assert locked.request(method, path, json={"config": "demo.yaml"}).status_code == 401
+    known = locked.request(method, path, json={}, headers={"Authorization": f"Bearer {TOKEN}"})
+    assert known.status_code != 401
 
 
 def test_a_browser_logs_in_by_a_form_and_no_secret_stands_in_an_address(locked):
@@ -84,13 +107,49 @@ def test_another_bind_needs_a_token(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "path",
-    ["../../app.py", "..%2f..%2fapp.py", "%2e%2e/%2e%2e/app.py", "/etc/passwd", "js/../../../pyproject.toml", "js"],
+    ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "/etc/passwd", "js/../../../pyproject.toml", "js"],
 )
 def test_static_files_stay_in_their_folder(pages, path):
     answer = pages.get(f"/static/{version()}/{path}")
     assert answer.status_code in (404, 405) or b"Telescope" in answer.content
     assert b"FastAPI" not in answer.content
     assert b"root:" not in answer.content
+
+
+@pytest.mark.parametrize(
+    "path", ["../app.py", "js/../../app.py", "../../pyproject.toml", "//etc/passwd", "..\\app.py", ""]
+)
+def test_a_path_that_no_client_has_tidied_stays_in_the_folder(pages, path):
+    status, body = asked_as_it_is(pages.app, f"/static/{version()}/{path}")
+    assert (status, b"FastAPI" in body, b"root:" in body, b"[project]" in body) == (404, False, False, False)
+
+
+@pytest.mark.parametrize("prefix", ["/gradio_api/file=", "/file=", "/gradio_api/file/", "/static/", "/assets/"])
+@pytest.mark.parametrize("file", ["/etc/passwd", "../../../../etc/passwd", "..%2f..%2f..%2fetc%2fpasswd"])
+def test_no_other_route_reads_files_of_the_machine(pages, prefix, file):
+    status, body = asked_as_it_is(pages.app, prefix + file)
+    assert b"root:" not in body
+    assert status in (403, 404, 405)
+
+
+def asked_as_it_is(app: Any, path: str) -> tuple[int, bytes]:
+    """Status and body for a path as a socket may send it; clients such as httpx take the dots out of it."""
+    sent: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+        ends = {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "root_path": "", "query_string": b""}
+        named = {"path": unquote(path), "raw_path": path.encode(), "headers": [(b"host", b"127.0.0.1")]}
+        await app({**scope, **ends, **named}, receive, send)
+
+    asyncio.run(ask())
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 
 def test_a_static_file_may_be_kept_for_ever_and_its_address_says_its_content(pages):

@@ -165,6 +165,14 @@ def test_a_layout_is_versioned_and_a_stale_save_is_a_conflict(client):
     assert (stale.status_code, stale.json()["version"], stale.json()["layout"]) == (409, 1, LAYOUT)
 
 
+def test_a_layout_outlives_the_server(client, root):
+    client.put("/data/layouts/mine", json={"version": 0, "layout": LAYOUT})
+    client.put("/data/layouts/mine", json={"version": 1, "layout": {"sections": []}})
+    with TestClient(without_pages(root, None), base_url="http://127.0.0.1") as restarted:
+        assert restarted.get("/data/layouts/mine").json()["version"] == 2
+        assert restarted.post("/data/layouts/mine/undo").json()["layout"] == LAYOUT
+
+
 @pytest.mark.parametrize(
     ("address", "file", "body"),
     [("layouts/x", "layouts", {"version": 0, "layout": LAYOUT}), ("about/{}", "about", {"notes": "x"})],

@@ -6,6 +6,31 @@ const layout = (page) => page.$$eval(".custom-section", (all) => all.map((one) =
 const version = (page) => page.evaluate(() => Number(document.documentElement.dataset.layoutVersion));
 const saved = (page, after) => page.waitForFunction((v) => Number(document.documentElement.dataset.layoutVersion) > v, after);
 
+const groups = (page) => page.$$eval(".custom-section", (all) => all.map((one) => one.querySelectorAll(".group").length));
+
+// Chooses from the menu of a section or a chart, and waits until the change is saved.
+async function menu(page, place, item) {
+  const before = await version(page);
+  const owner = page.locator(place);
+  await owner.scrollIntoViewIfNeeded();
+  await owner.hover();
+  await owner.locator('button[aria-label^="More for"]').click();
+  await page.click(`.menu-item:text-is("${item}")`);
+  await saved(page, before);
+}
+
+async function dragTo(page, grip, target, below) {
+  await grip.scrollIntoViewIfNeeded();
+  const from = await grip.boundingBox();
+  await page.mouse.move(from.x + 8, from.y + 8);
+  await page.mouse.down();
+  await page.mouse.move(from.x + 20, from.y + 24, { steps: 6 });
+  const to = await target.boundingBox();
+  await page.mouse.move(to.x + 60, to.y + to.height / 2 + below, { steps: 24 });
+  await page.waitForTimeout(250);
+  await page.mouse.up();
+}
+
 run(async ({ open, assert, facts, found }) => {
   const path = `/metrics?view=custom&runs=${facts.plain}`;
   const page = await open(path);
@@ -58,7 +83,23 @@ run(async ({ open, assert, facts, found }) => {
   assert.equal(now[1][1][0], name);
   assert.ok(await page.evaluate(() => document.activeElement.classList.contains("grip")), "the handle keeps the focus");
 
-  // Groups and sections move by keyboard too.
+  // Groups and sections move too: a group by keyboard, out of its section, and a section by mouse and by keyboard.
+  await menu(page, ".custom-section >> nth=0 >> .section-bar", "Add group");
+  assert.equal(await page.locator(".custom-section").first().locator(".group").count(), 2);
+  v = await version(page);
+  await page.locator(".custom-section").first().locator(".grip-group").last().focus();
+  await page.keyboard.press("ArrowDown");
+  await saved(page, v);
+  assert.deepEqual(await groups(page), [1, 2, 1]);
+  const order = (await layout(page)).map(([title]) => title);
+  v = await version(page);
+  await dragTo(page, page.locator(".grip-section").first(), page.locator(".custom-section").nth(1).locator(".section-bar"), 30);
+  await saved(page, v);
+  assert.deepEqual((await layout(page)).map(([title]) => title), [order[1], order[0], order[2]]);
+  v = await version(page);
+  await page.click('button[aria-label="Undo"]');
+  await saved(page, v);
+  assert.deepEqual((await layout(page)).map(([title]) => title), order);
   v = await version(page);
   await page.locator(".grip-section").first().focus();
   await page.keyboard.press("ArrowDown");
@@ -92,6 +133,38 @@ run(async ({ open, assert, facts, found }) => {
   await saved(page, v);
   assert.equal((await layout(page)).at(-1)[0], "Mine <b>");
   await shot(page, "custom-light");
+
+  // A chart is made wider, doubled and removed.
+  const first = page.locator(".custom-section").first();
+  const cards = await first.locator(".card").count();
+  await menu(page, ".custom-section >> nth=0 >> .card >> nth=0", "Width 2 of 3");
+  assert.ok(await first.locator(".card").first().evaluate((card) => card.classList.contains("width-2")));
+  await menu(page, ".custom-section >> nth=0 >> .card >> nth=0", "Duplicate");
+  assert.equal(await first.locator(".card").count(), cards + 1);
+  await menu(page, ".custom-section >> nth=0 >> .card >> nth=0", "Remove");
+  assert.equal(await first.locator(".card").count(), cards);
+
+  // Layouts have names; one leaves as a file and comes back from it.
+  await page.click('button[aria-label="Layouts"]');
+  await page.click('.menu-item:text-is("Duplicate this layout")');
+  await page.fill("dialog input", "mine");
+  await page.click('dialog button:text-is("Create")');
+  await page.waitForFunction(() => location.search.includes("layout=mine"));
+  const file = page.waitForEvent("download");
+  await page.click('button[aria-label="Layouts"]');
+  await page.click('.menu-item:text-is("Export as a file")');
+  const kept = await (await file).path();
+  const whole = await layout(page);
+  await menu(page, ".custom-section >> nth=0 >> .card >> nth=0", "Remove");
+  assert.notDeepEqual(await layout(page), whole);
+  const chooser = page.waitForEvent("filechooser");
+  await page.click('button[aria-label="Layouts"]');
+  await page.click('.menu-item:text-is("Import a file")');
+  await (await chooser).setFiles(kept);
+  await page.waitForSelector(".toast.on >> text=Layout imported");
+  assert.deepEqual(await layout(page), whole);
+  await page.selectOption('select[aria-label="Layout"]', "default");
+  await page.waitForFunction(() => !location.search.includes("layout="));
 
   await page.reload();
   await painted(page);

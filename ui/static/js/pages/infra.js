@@ -72,7 +72,7 @@ class Infra {
     return h("div", { class: "pair" },
       h("div", {}, table(["Resource", "in use", "of", ""], resources.map((name) => {
         const used = total[name] - (available[name] || 0);
-        return h("tr", {}, h("td", {}, name), h("td", {}, amount(name, used)), h("td", {}, amount(name, total[name])), h("td", { class: "share" }, h("i", { style: `width:${((100 * used) / total[name]).toFixed(1)}%` })));
+        return h("tr", {}, h("td", {}, name), h("td", {}, amount(name, used)), h("td", {}, amount(name, total[name])), h("td", { class: "share" }, h("div", { class: "meter" }, h("i", { style: `width:${((100 * used) / total[name]).toFixed(1)}%` }))));
       })), h("p", { class: "muted small" }, `${count(nodes.filter((node) => node.alive).length)} of ${count(nodes.length)} nodes alive`)),
       h("div", { class: "scroll actors" }, table(["Actor", "name", "pid", "state"], actors.map((actor) => h("tr", {}, h("td", {}, actor.class), h("td", {}, actor.name || ""), h("td", {}, actor.pid || ""), h("td", { class: actor.state === "ALIVE" ? "good" : actor.state === "DEAD" ? "muted" : "warn" }, actor.state.toLowerCase()))))));
   }

@@ -66,7 +66,7 @@ class Overview {
     const failed = row.reason && row.state !== "finished";
     fill(this.reason, failed ? h("div", { class: `banner ${row.state}`, role: "alert" }, icon("warn"), h("div", {}, h("strong", {}, row.state === "failed" ? "This run failed" : pretty(row.state)), h("p", {}, row.reason)), h("span", { class: "grow" }), button("Logs", () => openLogs(row), { icon: "logs" })) : null);
     fill(this.facts, this.factList(run));
-    fill(this.checks, h("h2", {}, "Self-checks"), this.checkList());
+    fill(this.checks, h("h2", {}, "Self-checks"), run.series.lastStep ? this.checkList() : h("p", { class: "muted" }, "No step has been checked yet."));
     fill(this.ledger, ledgerCard(run.series));
     fill(this.config, h("h2", {}, "Configuration"), this.configuration());
     this.actions(row);
@@ -83,8 +83,8 @@ class Overview {
       h("div", { class: "fact wide" }, h("span", { class: "fact-name" }, "Step"), h("span", { class: "fact-value" }, count(series.lastStep), h("span", { class: "muted" }, row.steps ? ` / ${count(row.steps)}` : "")), h("div", { class: `meter big ${row.state}`, role: "progressbar", "aria-label": "Steps done", "aria-valuenow": Math.round(share * 100), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: `width:${(share * 100).toFixed(1)}%` }))),
       isRunning(row) ? fact("Time left", duration(left), left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
-      fact("Step time", duration(step), `median of ${recent.length} steps`),
-      fact("Reward", number(row.latest?.reward_mean), `mean of step ${count(series.lastStep)}`),
+      fact("Step time", duration(step), recent.length ? `median of ${recent.length} ${recent.length === 1 ? "step" : "steps"}` : "no step yet"),
+      fact("Reward", number(row.latest?.reward_mean), series.lastStep ? `mean of step ${count(series.lastStep)}` : "no step yet"),
       series.last(METRICS_WAIT) == null ? null : fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
       modelFact(row),
     ];
@@ -122,5 +122,5 @@ class Overview {
 function modelFact({ model, algorithm, environments }) {
   const name = model ? lastPart(model) : "–";
   const note = [algorithm, (environments || []).join(", ")].filter(Boolean).join(" · ");
-  return h("div", { class: "fact", title: [model, note].filter(Boolean).join("\n") }, h("span", { class: "fact-name" }, "Model"), h("span", { class: `fact-value ${name.length > 13 ? "long" : ""}` }, name), h("span", { class: "fact-note" }, note));
+  return h("div", { class: `fact ${name.length > 13 ? "long" : ""}`, title: [model, note].filter(Boolean).join("\n") }, h("span", { class: "fact-name" }, "Model"), h("span", { class: "fact-value" }, name), h("span", { class: "fact-note" }, note));
 }

@@ -109,8 +109,8 @@ class RunsPage {
       h("td", {}, reward(row)),
       h("td", {}, (row.environments || []).map((env) => h("span", { class: "tag" }, env))),
       h("td", { class: "muted clip", title: row.model }, row.model ? lastPart(row.model) : "–", row.algorithm ? h("div", { class: "small" }, row.algorithm) : null),
-      h("td", { class: "muted", title: row.created_at ? wall(row.created_at, true) : "" }, age(row.started_at || row.created_at)),
-      h("td", { class: "muted" }, duration(row.elapsed_s)),
+      h("td", { class: "muted nowrap", title: row.created_at ? wall(row.created_at, true) : "" }, age(row.started_at || row.created_at)),
+      h("td", { class: "muted nowrap" }, duration(row.elapsed_s)),
       h("td", {}, this.actions(row, name)));
   }
 

@@ -92,7 +92,7 @@ function parts(sample, page) {
     const entry = byKey.get(`${sample.env}/${name}`) || byKey.get(name);
     const [low, high] = entry?.range || [null, null];
     const share = typeof value === "number" && low != null && high != null && high > low ? Math.max(0, Math.min(1, (value - low) / (high - low))) : null;
-    return h("tr", {}, h("td", {}, name), h("td", { class: isMarker(value) ? "bad" : "" }, shown(value)), h("td", { class: "share" }, share == null ? null : h("i", { style: `width:${(100 * share).toFixed(1)}%` })), h("td", { class: "muted" }, low == null && high == null ? "" : `${low == null ? "…" : number(low)} to ${high == null ? "…" : number(high)}${entry.invert ? ", lower is better" : ""}`));
+    return h("tr", {}, h("td", {}, name), h("td", { class: isMarker(value) ? "bad" : "" }, shown(value)), h("td", { class: "share" }, share == null ? null : h("div", { class: "meter" }, h("i", { style: `width:${(100 * share).toFixed(1)}%` }))), h("td", { class: "muted" }, low == null && high == null ? "" : `${low == null ? "…" : number(low)} to ${high == null ? "…" : number(high)}${entry.invert ? ", lower is better" : ""}`));
   }))));
 }
 

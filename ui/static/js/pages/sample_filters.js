@@ -3,7 +3,7 @@
 import { button, fill, h } from "../core/dom.js";
 import { select, searchBox } from "../parts/controls.js";
 
-const SORTS = [["group", "Order of arrival"], ["reward", "Mean reward"], ["spread", "Spread of reward"], ["best", "Best reward"], ["worst", "Worst reward"], ["length", "Mean length"]];
+const SORTS = [["group", "Arrival"], ["reward", "Mean reward"], ["spread", "Spread"], ["best", "Best reward"], ["worst", "Worst reward"], ["length", "Mean length"]];
 const CLEARED = { env: "", stop: "", tag: "", search: "", low: "", high: "", shortest: "", longest: "" };
 
 export function filterBar(page) {
