@@ -33,6 +33,7 @@ LIST_TIMEOUT_S = 20
 DUMP_TIMEOUT_S = 20
 NODE_TIMEOUT_S = 120
 REQUESTS_TIMEOUT_S = 5
+SERVE_TIMEOUT_S = 15
 WAITS = {
     ("app/train_loop.py", "batches"): "a batch of rollouts",
     ("app/train_loop.py", "finish_evals"): "the evaluator",
@@ -122,13 +123,23 @@ def _explain(config: Config, context: RunContext) -> str:
 
 
 def _requests(context: RunContext) -> str:
-    """What the engines have been asked and have not answered. Nothing where they do not even say that."""
+    """What the engines have been asked and have not answered; asked in a thread, for Serve itself may be what hangs."""
+    said: list[str] = []
+    asking = threading.Thread(target=lambda: said.append(_unfinished(context)), daemon=True, name="ask the engines")
+    asking.start()
+    asking.join(SERVE_TIMEOUT_S)
+    return said[0] if said else f"; Serve did not answer within {SERVE_TIMEOUT_S:g} s"
+
+
+def _unfinished(context: RunContext) -> str:
     try:
         engines: Any = serve.get_app_handle(application_of(context.run_id))
         numbers = engines.broadcast("running").results(timeout_s=REQUESTS_TIMEOUT_S)
-    except (ray.exceptions.RayError, RayServeException, TimeoutError):
-        return ""
-    return f"; the engines have {sum(numbers)} unfinished requests" if any(numbers) else ""
+    except (ray.exceptions.RayError, RayServeException, TimeoutError) as error:
+        return f"; the engines do not answer: {type(error).__name__}"
+    if not numbers:
+        return "; no engine has started"
+    return f"; the engines have {sum(numbers)} unfinished requests"
 
 
 def verdict(members: list[Member]) -> str:
