@@ -271,8 +271,8 @@ class Config(Section):
     runs_dir: Annotated[str, Field(min_length=1)] | None = None
     """Where run directories go; null takes $TELESCOPE_RUNS or ~/telescope_runs."""
     stall_timeout_s: Positive = 600.0
-    """Seconds without progress (a step, the start of the engines, an eval that training waits for) after which the run
-    fails with a report instead of waiting on."""
+    """Seconds without progress (a step, an eval that training waits for) after which the run fails with a report
+    instead of waiting on. The start has at least ten minutes."""
 
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     """Runs for which the cluster has no room wait, and start in this order: the highest first, then the oldest."""

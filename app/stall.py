@@ -28,6 +28,8 @@ from app.run_dir import application_of
 
 logger = logging.getLogger("telescope")
 WATCH_PERIOD_S = 2.0
+START_LIMIT_S = 600.0
+"""Least time for the engines to start: loading a model takes longer than any step."""
 GATE_TIMEOUT_S = 120
 LIST_TIMEOUT_S = 20
 DUMP_TIMEOUT_S = 20
@@ -77,8 +79,8 @@ def watchdog(config: Config, context: RunContext, gate: Any) -> Iterator[None]:
         raise Stalled(reasons[0])
 
     def watch() -> None:
-        if _stands_still(gate, config.stall_timeout_s, over):
-            reasons.append(_explain(config, context))
+        if sentence := _standstill(gate, config.stall_timeout_s, over):
+            reasons.append(_explain(sentence, context))
             with ending:  # once our handler is gone the signal would end the process
                 if not over.is_set():
                     os.kill(os.getpid(), signal.SIGUSR1)
@@ -93,25 +95,27 @@ def watchdog(config: Config, context: RunContext, gate: Any) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-def _stands_still(gate: Any, limit_s: float, over: threading.Event) -> bool:
-    """Waits until nothing has moved for the limit (True) or the run is over (False)."""
-    done, since = None, time.monotonic()
+def _standstill(gate: Any, limit_s: float, over: threading.Event) -> str | None:
+    """Waits until nothing has moved for the limit, and says so; None when the run is over before."""
+    done, moves, since = None, 0, time.monotonic()
     while not over.wait(WATCH_PERIOD_S):
         try:
             now = ray.get(gate.progress.remote(), timeout=min(GATE_TIMEOUT_S, limit_s))
         except ray.exceptions.RayError:  # a time-out is one, too
             now = done  # a gate that does not answer makes no progress either
+        still_s = time.monotonic() - since
         if now != done:
-            done, since = now, time.monotonic()
-        elif time.monotonic() - since > limit_s:
-            return True
-    return False
+            done, moves, since = now, moves + 1, time.monotonic()
+        elif moves > 1 and still_s > limit_s:
+            return f"no step was finished for {limit_s:g} s (stall_timeout_s)"
+        elif still_s > max(limit_s, START_LIMIT_S):  # the first answer was where the run stood, and no move
+            return f"engines and trainer did not start within {max(limit_s, START_LIMIT_S):g} s"
+    return None
 
 
-def _explain(config: Config, context: RunContext) -> str:
-    """Writes the stacks and returns the sentence that the run fails with."""
+def _explain(sentence: str, context: RunContext) -> str:
+    """Writes the stacks and returns the sentence that the run fails with, whole."""
     file = context.run_dir / "logs" / f"stacks-{context.attempt}.txt"
-    sentence = f"no step was finished for {config.stall_timeout_s:g} s (stall_timeout_s)"
     try:
         members = members_of(context)
         file.write_text(report(members), encoding="utf-8")

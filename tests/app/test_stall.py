@@ -125,10 +125,15 @@ class Counter:
         return self.now
 
 
-@pytest.mark.parametrize(("last", "stands_still"), [(3, True), (10**9, False)])
-def test_only_a_run_without_progress_is_ended(monkeypatch, last, stands_still):
+STOOD = "no step was finished for 0.3 s (stall_timeout_s)"
+NEVER_STARTED = "engines and trainer did not start within 0.6 s"
+
+
+@pytest.mark.parametrize(("last", "said"), [(3, STOOD), (1, NEVER_STARTED), (10**9, None)])
+def test_only_a_run_without_progress_is_ended_and_the_start_has_a_limit_of_its_own(monkeypatch, last, said):
     monkeypatch.setattr(stall, "WATCH_PERIOD_S", 0.01)
+    monkeypatch.setattr(stall, "START_LIMIT_S", 0.6)
     monkeypatch.setattr(stall.ray, "get", lambda value, timeout: value)
     over = threading.Event()
     threading.Timer(2.0, over.set).start()
-    assert stall._stands_still(Counter(last), 0.3, over) is stands_still
+    assert stall._standstill(Counter(last), 0.3, over) == said

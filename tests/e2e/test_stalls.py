@@ -15,7 +15,7 @@ from tests.e2e.test_runs import RUN_TIMEOUT_S, nothing_is_left, reaches, small_r
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
-STALL_TIMEOUT_S = 80.0  # the start of the engines must fit into it, on a busy machine too
+STALL_TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="module")
