@@ -7,6 +7,7 @@ from typing import Any
 PLACES = {
     # first part of the key: (section on the pages, what the name needs to be understood there)
     "reward": ("Reward", ""),
+    "Advantage": ("Reward", ""),
     "eval": ("Evals", ""),
     "generated": ("Generated", ""),
     "rollout": ("Rollouts", ""),
@@ -21,7 +22,7 @@ PLACES = {
     "tokens": ("Throughput", "tokens "),
 }
 ORDER = (
-    "General", "Reward", "Advantage", "Sample metrics", "Evals", "Training", "Rollouts", "Discarded", "Generated",
+    "General", "Reward", "Sample metrics", "Evals", "Training", "Rollouts", "Discarded", "Generated",
     "Throughput", "ledger", "Timeline",
 )  # fmt: skip
 

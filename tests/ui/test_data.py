@@ -147,7 +147,8 @@ def test_metrics_that_belong_together_share_a_section(runs):
     assert place["tokens/trained"] == ("Throughput", "", "tokens trained")
     assert place["sums/tries"] == ("Sample metrics", "sums", "tries")
     sections = list(dict.fromkeys(entry["section"] for entry in entries.values()))
-    assert sections[:3] == ["General", "Reward", "Advantage"]
+    assert sections[:3] == ["General", "Reward", "Sample metrics"]
+    assert place["advantage"] == ("Reward", "", "advantage")
     assert sections.index("Training") < sections.index("Timeline")
 
 

@@ -19,7 +19,7 @@ export function filterBar(page) {
   const choice = (label, name, options) => (options.length > 1 || filters[name] ? select(label, [["", label], ...options], filters[name], (value) => page.change({ [name]: value })) : null);
   const between = (label, low, high) => h("span", { class: "between" }, h("span", { class: "muted" }, label), bound(page, `${label} from`, low), h("span", { class: "muted" }, "–"), bound(page, `${label} to`, high));
   fill(filterPlace,
-    searchBox("Search in texts", filters.search, (text) => page.changeSoon({ search: text })),
+    searchBox("Search texts", filters.search, (text) => page.changeSoon({ search: text })),
     select("Outcome", page.kind.outcomes, filters.outcome, (value) => page.change({ outcome: value })),
     choice("Environment", "env", names(page.page.envs)),
     choice("Stop reason", "stop", names(page.page.stops)),
