@@ -10,11 +10,11 @@ that long completions are not overtaken until they are too old, batches wait for
 
 import asyncio
 import contextlib
+from array import array
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import ray
 
@@ -57,6 +57,53 @@ class Place:
     is_starting: bool = field(default=False, compare=False)  # it has its turn, and may not have reserved it yet
 
 
+class Issued(Sequence[Ticket]):
+    """The tickets of an epoch. Two numbers each are kept, since an epoch may have millions: the order of its groups
+    follows from its cursor (first what was in flight before, then fresh ones)."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.ends = array("q")  # of each ticket: groups admitted up to it, its own included
+        self.versions = array("q")
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> Ticket: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Ticket]: ...
+
+    def __getitem__(self, index: int | slice) -> Ticket | list[Ticket]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        first = self.ends[index - 1] if index else 0
+        groups = tuple(map(self._group, range(first, self.ends[index])))
+        return Ticket(index, groups, self.versions[index], self.ends[index])
+
+    @property
+    def admitted(self) -> int:
+        """Groups of all tickets."""
+        return self.ends[-1] if self.ends else 0
+
+    def issue(self, count: int, version: int) -> Ticket:
+        """The next ticket, of so many groups."""
+        self.ends.append(self.admitted + count)
+        self.versions.append(version)
+        return self[len(self) - 1]
+
+    def admitted_until(self, version: int) -> int:
+        """Groups of the tickets of at most that version."""
+        later = bisect_right(self.versions, version)
+        return self.ends[later - 1] if later else 0
+
+    def _group(self, place: int) -> int:
+        again = self.cursor.missing
+        return again[place] if place < len(again) else self.cursor.next_group + place - len(again)
+
+
 @dataclass
 class Gate:
     """The arithmetic of admission, without clocks or actors."""
@@ -69,20 +116,20 @@ class Gate:
     done: int = 0
     first: int = 0  # steps that were done when the epoch began
     returned: int = 0
-    admitted: int = 0
-    cursor: Cursor = field(default_factory=Cursor)
-    tickets: list[Ticket] = field(default_factory=list)
-    fresh: int = 0
-    again: deque[int] = field(default_factory=deque)
+    tickets: Issued = field(default_factory=lambda: Issued(Cursor()))
 
     def begin(self, done: int, cursor: Cursor) -> int:
         """A trainer starts (again) with `done` steps behind it; returns the new epoch."""
         self.epoch += 1
         self.done = self.first = done
-        self.returned = self.admitted = 0
-        self.tickets = []
-        self.cursor, self.fresh, self.again = cursor, cursor.next_group, deque(cursor.missing)
+        self.returned = 0
+        self.tickets = Issued(cursor)
         return self.epoch
+
+    @property
+    def admitted(self) -> int:
+        """Groups that have started in this epoch."""
+        return self.tickets.admitted
 
     def limit(self) -> int:
         """Groups that may have started in this epoch."""
@@ -99,24 +146,11 @@ class Gate:
         count = min(self.groups_per_ticket, self.limit() - self.admitted)
         if count <= 0:
             return None
-        groups = tuple(self._next_group() for _ in range(count))
-        self.admitted += count
-        self.tickets.append(Ticket(index, groups, self.done, self.admitted))
-        return self.tickets[-1]
+        return self.tickets.issue(count, self.done)
 
     def admitted_since(self, version: int) -> list[int]:
         """How many groups of the epoch were admitted while at most v steps were done, for v from `version` to now."""
-        return [self._admitted_until(v) for v in range(version, self.done + 1)]
-
-    def _admitted_until(self, version: int) -> int:
-        later = bisect_right(self.tickets, version, key=lambda ticket: ticket.version)
-        return self.tickets[later - 1].admitted if later else 0
-
-    def _next_group(self) -> int:
-        if self.again:
-            return self.again.popleft()
-        self.fresh += 1
-        return self.fresh - 1
+        return [self.tickets.admitted_until(v) for v in range(version, self.done + 1)]
 
     def give_back(self, epoch: int, count: int) -> None:
         """`count` groups of this epoch were discarded: as many fresh ones may start."""

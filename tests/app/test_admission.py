@@ -1,4 +1,6 @@
-from app.admission import Cursor, Gate
+import pickle
+
+from app.admission import Cursor, Gate, Ticket
 
 
 def admitted(gate: Gate) -> list[int]:
@@ -70,3 +72,13 @@ def test_the_gate_knows_how_many_groups_were_admitted_up_to_each_version():
     admitted(one)
     assert one.admitted_since(-1) == [0, 8, 8, 16]
     assert one.admitted_since(2) == [16]
+
+
+def test_a_ticket_costs_two_numbers_of_memory_however_many_groups_it_has():
+    one = gate(groups_per_ticket=4, steps=10_000)
+    before = len(pickle.dumps(one))
+    for step in range(1, 5_001):
+        one.done = step
+        one.ticket(step - 1)
+    assert one.tickets[-1] == Ticket(4_999, (19_996, 19_997, 19_998, 19_999), 5_000, 20_000)
+    assert len(pickle.dumps(one)) - before < 5_000 * 20
