@@ -19,7 +19,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from app.config import Config
 
 FORMAT = 1
+"""Of the run directories that this version writes; docs/architecture.md says when it changes."""
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""Format → what makes a record of that format one of the next; a directory is written anew when its record changes."""
 FINAL = ("finished", "failed", "stopped")
 STATES = ("pending", "starting", "running", *FINAL)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -69,6 +72,21 @@ class Record(TypedDict):
     notes: str
     tags: list[str]
     archived: bool
+
+
+def migrated(content: dict[str, Any]) -> dict[str, Any]:
+    """A record of this version's format. Raises ValueError for one that only a newer version can read."""
+    found = content.get("format")
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise ValueError(f"format is {found!r}, wanted a number from 1 to {FORMAT}")
+    if found > FORMAT:
+        raise ValueError(
+            f"it has format {found}, and this version reads those up to {FORMAT}; use the version that wrote it, or a "
+            "newer one"
+        )
+    for number in range(found, FORMAT):
+        content = MIGRATIONS[number](content) | {"format": number + 1}
+    return content
 
 
 def root_of(configured: str | Path | None = None) -> Path:
@@ -122,6 +140,7 @@ class RunDir:
             content = json.loads(file.read_text(encoding="utf-8"))
             if not isinstance(content, dict):
                 raise ValueError("it is no record of a run")
+            content = migrated(content)
             if missing := sorted(Record.__annotations__.keys() - content.keys()):
                 raise ValueError(f"it lacks {', '.join(missing)}")
             if not isinstance(content["created_at"], int | float):
