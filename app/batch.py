@@ -193,7 +193,7 @@ class BatchBuilder:
 
     def _age(self, sample: dict[str, Any]) -> int | None:
         """Off-policy steps: the version being trained minus the oldest of the tokens that the policy sampled."""
-        versions = [version for version in sample["versions"] if version != NO_VERSION]
+        versions = set(sample["versions"]) - {NO_VERSION}
         return self.step - 1 - min(versions) if versions else None
 
     def shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
@@ -280,5 +280,5 @@ def metrics_row(sample: dict[str, Any], step: int) -> dict[str, Any]:
         "total_tokens": len(sample["prompt_ids"]) + len(mask),
         "stop_reason": sample["finish"],
         "turn_times_s": _turn_times(sample.get("turns")),
-        "trained_mask": [mine and sample.get("outcome") == "trained" for mine in mask],
+        "trained_mask": mask if sample.get("outcome") == "trained" else [False] * len(mask),
     }

@@ -13,12 +13,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from app.chat import continuation, reads_on, render
+from app.clock import Clock
 from app.config import Config, EntryConfig
 from app.conversation import Conversation
 from app.engine import ENGINE_RETURN_S, Completion, Sampling, engine_died, not_begun
@@ -67,6 +69,7 @@ class Sampler:
             for entry in environments
             if is_multi_turn(entry.name)
         }
+        self.clock = Clock()
         self.calls: dict[str, set[str]] = {}  # key of a group that is being drawn → its calls in the engines
         self.aborted: set[str] = set()
 
@@ -81,7 +84,9 @@ class Sampler:
         try:
             prompt_ids = self.prompt_ids(group)
         except ValueError as error:
+            group = group | {"prompt_text": ""}
             return [self._row(group, index, Conversation([], 0), f"prompt: {error}") for index in samples]
+        group = group | {"prompt_text": self._text(prompt_ids, skip_special_tokens=False)}
         self.calls[key] = set()
         try:
             if group["env"] not in self.partners:
@@ -128,7 +133,7 @@ class Sampler:
         try:
             completions = await self._complete(key, key, prompt_ids, sampling, min_version)
             for talk, done in zip(talks, completions, strict=True):
-                talk.say(done, self._text(done))
+                talk.say(done, self._text(done.token_ids))
                 talk.finish = done.finish_reason
         except EngineFailed as problem:
             error = str(problem)
@@ -158,22 +163,23 @@ class Sampler:
 
     async def _answered(self, label: str, talk: Conversation, done: Completion, state: str, key: str) -> str:
         """Adds the policy's turn and what the environment says to it; returns the state after both."""
-        text, before = self._text(done), State.from_json(state).messages
+        text, before = self._text(done.token_ids), State.from_json(state).messages
         talk.say(done, text)
         if done.finish_reason == "abort":
             talk.finish = "abort"
             return state
         turn = await self.partners[label].turn(Spoken(state, text))
+        times_s = (self.clock.of(turn.start_s), self.clock.of(turn.end_s))
         if turn.state is None:
             raise EnvironmentFailed(turn.error)
         if turn.end is not None:
-            talk.hear(turn.reply, [], (turn.start_s, turn.end_s))
+            talk.hear(turn.reply, [], times_s)
             talk.finish = done.finish_reason if turn.end == "done" else turn.end
         else:
             after = State.from_json(turn.state).messages
             talk.prefix_breaks += not reads_on(self.tokenizer, before, text, after)
             ids = continuation(self.tokenizer, turn.reply, self.ends, done.finish_reason == "stop")
-            talk.finish = None if talk.hear(turn.reply, ids, (turn.start_s, turn.end_s)) else "length"
+            talk.finish = None if talk.hear(turn.reply, ids, times_s) else "length"
         if key in self.aborted and talk.finish is None:
             talk.finish = "abort"
         return turn.state
@@ -184,7 +190,7 @@ class Sampler:
         deadline = time.monotonic() + ENGINE_RETURN_S
         for attempt in count(1):
             if key in self.aborted:  # while it waited for the replacement of an engine
-                return [not_begun(None)] * sampling.n
+                return [not_begun(None, self.clock.now())] * sampling.n
             name = f"{call}/{attempt}"
             self.calls[key].add(name)
             try:
@@ -198,16 +204,17 @@ class Sampler:
                 self.calls[key].discard(name)
         raise AssertionError("unreachable")
 
-    def _text(self, done: Completion) -> str:
-        return self.tokenizer.decode(done.token_ids, skip_special_tokens=True)
+    def _text(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        # Of an array, not a list: transformers looks at each item of a list, which takes longer than to decode it.
+        array = np.asarray(ids, dtype=np.int64)
+        return self.tokenizer.decode(array, skip_special_tokens=skip_special_tokens)
 
     def _row(self, group: dict[str, Any], index: int, talk: Conversation, error: str | None) -> dict[str, Any]:
         """A sample with what there is of it: a row of `SAMPLE`."""
         return group | {
             "sample_id": group["group_id"] * self.samplings[group["env"]].n + index,
-            "prompt_text": self.tokenizer.decode(talk.prompt_ids),
             "prompt_ids": talk.prompt_ids,
-            "completion": self.tokenizer.decode(talk.token_ids, skip_special_tokens=True),
+            "completion": talk.turns[0]["text"] if len(talk.turns) == 1 else self._text(talk.token_ids),
             "token_ids": talk.token_ids,
             "rollout_logprobs": talk.logprobs,
             "versions": talk.versions,
