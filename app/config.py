@@ -19,7 +19,7 @@ from app.config_entries import (
     choices_of_this_machine,
     evals_of_environments,
 )
-from app.config_errors import ConfigError, Problems, explain
+from app.config_errors import ConfigError, Problem, Problems, explain
 from app.config_section import Count, CountOrZero, Fraction, NotNegative, Positive, Section
 from app.filters import FiltersConfig
 
@@ -104,10 +104,18 @@ class EngineConfig(Section):
     """Skip graph capture and compilation: starts faster, decodes slower on GPUs."""
     cpus: NotNegative = 0.4
     """CPUs that Ray reserves for one engine without GPUs; a fraction lets two runs share a laptop."""
+    gpus: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of a GPU that Ray reserves for an engine without tensor parallelism; below 1 a trainer can have the rest.
+    gpu_memory_utilization has to leave room for it."""
     tensor_parallel: Count = 1
     """GPUs that share one engine."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of a GPU's memory that one engine takes."""
+
+    @property
+    def gpus_taken(self) -> float:
+        """GPUs that Ray reserves for one engine."""
+        return self.tensor_parallel if self.tensor_parallel > 1 else self.gpus
 
 
 class WandbConfig(Section):
@@ -226,6 +234,9 @@ class Config(Section):
     weight_update: Literal["in_flight", "strict"] = "in_flight"
     """in_flight: completions that are running go on with new weights. strict: they end first, so that no turn mixes
     versions, and the engines stand idle meanwhile."""
+    weight_transfer: Literal["object_store", "group"] = "object_store"
+    """object_store: weights go through Ray's objects and the CPU. group: over a process group of the trainer's first
+    rank and the engines, NCCL on GPUs and gloo on CPUs; an engine that dies during a push then ends the attempt."""
     discard_group_zero_advantage: bool = True
     """Do not train groups whose rewards are all equal; fresh prompts replace them."""
     max_discards_per_step: CountOrZero = 4
@@ -237,6 +248,8 @@ class Config(Section):
     """Trainer processes; the model is sharded over them (FSDP)."""
     cpus_per_worker: NotNegative = 0.4
     """CPUs that Ray reserves for one trainer process; a fraction lets two runs share a laptop."""
+    gpus_per_worker: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of a GPU that Ray reserves for one trainer process. Two processes on one GPU cannot be in one group."""
     use_gpu: Literal["auto", True, False] = "auto"
     """Train and sample on GPUs; auto uses them when Ray has some."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -270,6 +283,8 @@ class Config(Section):
     """Also write scalars as TensorBoard event files, to the run directory's folder 'tensorboard'."""
     runs_dir: Annotated[str, Field(min_length=1)] | None = None
     """Where run directories go; null takes $TELESCOPE_RUNS or ~/telescope_runs."""
+    mirror: Annotated[str, Field(min_length=1)] | None = None
+    """URL (s3://bucket/folder, gs://…) to which the run directory is copied while it grows; null is off."""
     stall_timeout_s: Positive = 600.0
     """Seconds without progress (a step, an eval that training waits for) after which the run fails with a report
     instead of waiting on. The start has at least ten minutes."""
@@ -302,7 +317,7 @@ class Config(Section):
     def _name_is_a_folder(cls, name: str) -> str:
         return check_name(name)
 
-    @field_validator("model", "runs_dir")
+    @field_validator("model", "runs_dir", "mirror")
     @classmethod
     def _printable(cls, text: str | None) -> str | None:
         if text is not None and not text.isprintable():
@@ -374,7 +389,10 @@ def from_dict(data: Mapping[str, Any], overrides: Sequence[str] = (), source: st
 
 
 def refuse_files(config: Config, source: str = "config") -> None:
-    """For configurations that come over a network: no environment or data from a file of this machine, no sandbox."""
+    """For configurations that come over a network: no environment or data from a file of this machine, no sandbox, no
+    place to send a run to."""
+    if config.mirror is not None:
+        raise ConfigError(source, [Problem("mirror", "where runs are copied is for the command line to choose")])
     for section, entries in (("environments", config.environments), ("evals", config.evals)):
         for i, entry in enumerate(entries):
             if problems := choices_of_this_machine(f"{section}.{i}", entry):

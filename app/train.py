@@ -37,6 +37,7 @@ from app.engine import deploy, dtype_name
 from app.evaluator import ACTOR_NAME as EVALUATOR
 from app.evaluator import Evaluator
 from app.failure import reason_of
+from app.mirror import MirrorError, mirrored
 from app.run_context import RunContext, answer, connect
 from app.run_dir import RunDir, RunError, application_of, create_for
 from app.sealed import newest, step_of
@@ -60,8 +61,18 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         with run_dir.writer():
-            return _recorded(run_dir, config)
+            return _mirrored(run_dir, config)
     except RunError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _mirrored(run_dir: RunDir, config: Config) -> int:
+    try:
+        with mirrored(run_dir.path, config.mirror):
+            return _recorded(run_dir, config)
+    except MirrorError as error:
+        run_dir.end("failed", str(error))
         print(error, file=sys.stderr)
         return 2
 

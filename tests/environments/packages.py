@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
-LOCKS = {"reasoning_gym": "reasoning.lock", "datasets": "hub.lock"}
+LOCKS = {"reasoning_gym": "reasoning.lock", "datasets": "hub.lock", "moto": "s3.lock"}
 
 
 def require(package: str) -> None:
