@@ -7,7 +7,6 @@ One call draws a whole group: per call the handle costs more than vLLM does.
 import asyncio
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,10 @@ from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from app.clock import Clock
 from app.config import Config
 from app.run_dir import application_of
-from app.weights import TRANSFER_BACKEND, store
+from app.weights import store, transfer_backend
 
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # keeps the executor inside the core process: two processes, not three
@@ -57,14 +57,14 @@ class Completion:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     finish_reason: str  # stop | length | abort
-    start_s: float  # time.monotonic of the engine's host
+    start_s: float  # on the run's clock
     end_s: float
     engine: str | None  # None where it reached none
 
 
-def not_begun(engine: str | None) -> Completion:
+def not_begun(engine: str | None, at_s: float) -> Completion:
     """What comes of a request that is aborted before an engine has begun with it."""
-    return Completion((), (), (), "abort", time.monotonic(), time.monotonic(), engine)
+    return Completion((), (), (), "abort", at_s, at_s, engine)
 
 
 class PolicyEngine:
@@ -73,18 +73,26 @@ class PolicyEngine:
     clears_cache = True  # at each push: a prefix cache that outlives its weights answers with the old ones
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, model: str, engine_args: dict[str, Any], namespace: str, weight_update: str = "in_flight"
+        self,
+        model: str,
+        engine_args: dict[str, Any],
+        namespace: str,
+        weight_update: str = "in_flight",
+        backend: str = "telescope",
     ) -> None:
         from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self.namespace = namespace
+        self.clock = Clock(store(namespace))
+        self.tensor_parallel = engine_args.get("tensor_parallel_size", 1)
         self.pause_mode: Any = PAUSE_MODES[weight_update]
         self.name = f"engine {serve.get_replica_context().replica_id.unique_id[:6]}"
         self.version = -1
         self.dying = False
         self.loading = asyncio.Lock()
+        self.updating: tuple[int, float] | None = None  # version that comes over the group, and since when
         self.requests: dict[str, list[str]] = {}  # key of a call that has not returned → its requests in the engine
         self.aborted: set[str] = set()  # those of them that were aborted
         self.engine = AsyncLLM.from_engine_args(
@@ -92,10 +100,11 @@ class PolicyEngine:
                 model=model,
                 skip_tokenizer_init=True,
                 logprobs_mode="processed_logprobs",  # after temperature: what the token was really sampled from
-                weight_transfer_config=WeightTransferConfig(backend=TRANSFER_BACKEND),
+                weight_transfer_config=WeightTransferConfig(backend=backend),
                 **engine_args,
             )
         )
+        await self.clock.refresh_async()
         await self.catch_up()
 
     async def generate(
@@ -121,7 +130,7 @@ class PolicyEngine:
         return len(mine)
 
     async def load_weights(self, refs: Sequence[ray.ObjectRef], version: int) -> tuple[float, float]:
-        """Loads published buckets between two engine steps; returns the (start, end) monotonic seconds.
+        """Loads published buckets between two engine steps; returns the (start, end) seconds on the run's clock.
 
         in_flight: running requests are kept, their key-value cache is recomputed, and their next tokens come from, and
         are recorded as, the new version. strict: they end first, with the old one; those that wait get the new one.
@@ -130,7 +139,8 @@ class PolicyEngine:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         async with self.loading:
-            start = time.monotonic()
+            await self.clock.refresh_async()
+            start = self.clock.now()
             if version <= self.version:
                 return start, start
             buckets = await asyncio.gather(*[asyncio.to_thread(ray.get, ref) for ref in refs])
@@ -144,7 +154,55 @@ class PolicyEngine:
                 self.version = version
             finally:
                 await self.engine.resume_generation()
-            return start, time.monotonic()
+            return start, self.clock.now()
+
+    async def who(self) -> str:
+        """The engine's name, by which the group knows it."""
+        return self.name
+
+    async def join_group(self, init_info: dict[str, Any], members: Sequence[str]) -> None:
+        """Enters the process group of the trainer's first rank (0) and all engines, in the order of `members`."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        # Replicas are not numbered without gaps, and vLLM's own client tells all engines the same offset.
+        place = list(members).index(self.name) * self.tensor_parallel
+        told = init_info | {"rank_offset": init_info["rank_offset"] + place}
+        await self.engine.shutdown_weight_transfer_engine()
+        await self.engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=told))
+
+    async def start_update(self, version: int, members: Sequence[str]) -> bool:
+        """Gets ready for the group's next push; False for an engine that is not in the group."""
+        await self.loading.acquire()
+        await self.clock.refresh_async()
+        self.updating = (version, self.clock.now())
+        if self.name not in members:
+            await self.cancel_update()
+            return False
+        await self.engine.pause_generation(mode=self.pause_mode, clear_cache=self.clears_cache)
+        await self.engine.start_weight_update()
+        return True
+
+    async def receive(self, update_info: dict[str, Any]) -> None:
+        """Loads what the trainer sends meanwhile: the parameters of `update_info`, in its order."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        await self.engine.update_weights(WeightTransferUpdateRequest(update_info=update_info))
+
+    async def finish_update(self) -> tuple[float, float]:
+        """Goes on with the new weights; returns the (start, end) seconds of the whole update."""
+        assert self.updating is not None, "finish_update before start_update"
+        version, start = self.updating
+        await self.engine.finish_weight_update(str(version))
+        self.version = version
+        await self.cancel_update()
+        return start, self.clock.now()
+
+    async def cancel_update(self) -> None:
+        """Goes on with the weights that are there; does nothing where no update was begun."""
+        if self.updating is not None:
+            self.updating = None
+            await self.engine.resume_generation()
+            self.loading.release()
 
     async def catch_up(self) -> None:
         """Loads the newest published weights, if there are any."""
@@ -178,7 +236,7 @@ class PolicyEngine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if key in self.aborted:  # before the engine knew of it
-            return not_begun(self.name)
+            return not_begun(self.name, self.clock.now())
         request = self.requests[key][index]
         params = SamplingParams(
             max_tokens=sampling.max_tokens,
@@ -190,7 +248,7 @@ class PolicyEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        start = time.monotonic()
+        start = self.clock.now()
         output = None
         try:
             # Prepared input is taken at once: a raw prompt waits for a thread, and cannot be aborted meanwhile.
@@ -209,7 +267,7 @@ class PolicyEngine:
             versions=_versions(done.weight_versions, len(tokens)),
             finish_reason=str(done.finish_reason),
             start_s=start,
-            end_s=time.monotonic(),
+            end_s=self.clock.now(),
             engine=self.name,
         )
 
@@ -281,7 +339,8 @@ def deploy(
 
     engine = config.engine
     environment = ENVIRONMENT if use_gpu else ENVIRONMENT | CPU_ENVIRONMENT
-    resources = {"num_gpus": engine.tensor_parallel} if use_gpu else {"num_cpus": engine.cpus}
+    resources = {"num_gpus": engine.gpus_taken} if use_gpu else {"num_cpus": engine.cpus}
+    backend = transfer_backend(config.weight_transfer, use_gpu)
     router: Any = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
     deployment: Any = serve.deployment(
         engine_class,
@@ -298,7 +357,7 @@ def deploy(
     )
     try:
         return serve.run(
-            deployment.bind(str(model), engine_args(config, use_gpu), namespace, config.weight_update),
+            deployment.bind(str(model), engine_args(config, use_gpu), namespace, config.weight_update, backend),
             name=application_of(run_id),
             route_prefix=None,
             logging_config={"enable_access_log": False, "log_level": "WARNING"},

@@ -1,7 +1,6 @@
 """Evals: held-out prompts, sampled by the run's engines with the weights of one version, scored like training."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,12 +8,14 @@ import pyarrow as pa
 import ray
 
 from app.batch import metrics_row
+from app.clock import Clock
 from app.config import Config, EvalConfig
 from app.conversation import NO_VERSION
 from app.engine import Sampling
 from app.run_context import RunContext
 from app.sampler import Sampler
 from app.stream import group_row, reward_workers, score
+from app.weights import store
 from environments.loader import load
 from metrics.schema import samples_table
 
@@ -27,7 +28,7 @@ class WeightsMoved(RuntimeError):
 
 
 class Evaluated(NamedTuple):
-    """Rows of `metrics.schema.SAMPLES`, the eval/* values that do not follow from them, and when it was (monotonic)."""
+    """Rows of `metrics.schema.SAMPLES`, the eval/* values that do not follow from them, and when it was."""
 
     rows: pa.Table
     values: dict[str, float]
@@ -47,14 +48,15 @@ class Evals:
 
     async def evaluate(self, step: int, entries: Sequence[EvalConfig]) -> Evaluated:
         """Draws and scores completions with the weights of `step`. Raises WeightsMoved when others answered, too."""
-        start_s = time.monotonic()
+        await self.sampler.clock.refresh_async()
+        start_s = self.sampler.clock.now()
         groups = [group for entry in entries for group in self.groups[entry.label]]
         drawn = await asyncio.gather(*[self._draw(group, step) for group in groups])
         samples = [sample for group in drawn for sample in group]
         version = _one_version(samples, step)
-        scored = await asyncio.to_thread(score, samples, self.workers)
+        scored = await asyncio.to_thread(score, samples, self.workers, self.sampler.clock)
         rows = samples_table(metrics_row(sample | {"outcome": "eval"}, step) for sample in scored)
-        end_s = time.monotonic()
+        end_s = self.sampler.clock.now()
         values = {f"eval/{entry.label}/weights_version": float(version) for entry in entries}
         return Evaluated(rows, values, start_s, end_s)
 
@@ -75,11 +77,12 @@ class Evaluator:
     def __init__(self, config: Config, context: RunContext) -> None:
         self.config, self.context = config, context
         self.evals = Evals(config, context.run_id, context.model, context.eos_token)
+        self.evals.sampler.clock = Clock(store(context.namespace))
 
     async def run(self, step: int) -> tuple[float, float]:
         """Evaluates the weights of `step`; the metrics actor stores the rows and makes the eval/* metrics of them.
 
-        Returns when it began and ended, on the monotonic clock.
+        Returns when it began and ended, on the run's clock.
         """
         done = await self.evals.evaluate(step, due(self.config, step))
         log = self.context.metrics().log_eval

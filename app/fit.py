@@ -41,7 +41,7 @@ def _train(config: Config, context: RunContext, use_gpu: bool) -> None:
 
         train_loop.run(config, context)
 
-    resources = {"GPU": 1} if use_gpu else {"CPU": config.cpus_per_worker}
+    resources = {"GPU": config.gpus_per_worker} if use_gpu else {"CPU": config.cpus_per_worker}
     TorchTrainer(
         loop,
         train_loop_config={},

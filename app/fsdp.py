@@ -11,6 +11,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+CPU = torch.device("cpu")
+
 
 def build_policy(
     model: str | Path, device: torch.device, dtype: torch.dtype, gradient_checkpointing: bool = False
@@ -69,14 +71,16 @@ def logits_at(
 
 
 @torch.no_grad()
-def full_parameters(policy: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, whole tensor on the CPU in `dtype`) of every parameter; tied ones once.
+def full_parameters(
+    policy: PreTrainedModel, dtype: torch.dtype, device: torch.device = CPU
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, whole tensor on `device` in `dtype`) of every parameter; tied ones once.
 
     Every rank must run it to the end: each parameter is an all-gather.
     """
     for name, parameter in policy.named_parameters():
         whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-        yield name, whole.detach().to("cpu", dtype)
+        yield name, whole.detach().to(device, dtype)
 
 
 def gradient_norm(policy: PreTrainedModel, limit: float) -> float:

@@ -162,7 +162,7 @@ def reserved(config: Config, on_gpu: bool, trains: bool = True) -> dict[str, flo
     """What Ray reserves for the run, by resource: GPUs, or where it uses none CPUs."""
     num_workers = config.num_workers if trains else 0
     if on_gpu:
-        return {"GPU": num_workers + config.num_engines * config.engine.tensor_parallel}
+        return {"GPU": num_workers * config.gpus_per_worker + config.num_engines * config.engine.gpus_taken}
     return {"CPU": num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus + STREAM_CPUS}
 
 

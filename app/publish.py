@@ -38,22 +38,45 @@ class Publisher:
         self.trainer = trainer
         self.rank = dist.get_rank()
         self.tolerance = PROBE_TOLERANCE[dtype_name(config, trainer.device.type == "cuda")]
+        self.published: Any = None
         if self.rank == 0:
             self.engines: Any = serve.get_app_handle(application_of(context.run_id))
             self.store = store(context.namespace)
+        self.group: Any = self._joined() if config.weight_transfer == "group" else None
 
     def push(self, version: int, spans: Spans) -> dict[str, float]:
         """Publishes the weights as `version`; returns the probe's result as a metric. A collective."""
-        with spans.measure("weight_sync_trainer"):
-            arrays = list(buckets(self.trainer.full_parameters())) if self.rank == 0 else self._gather_only()
-            if self.rank == 0:
-                published = self.store.publish.remote(version, *arrays)
-                refs = answer(published, LOAD_TIMEOUT_S, "the weight store")
+        loads = self._through_objects(version, spans) if self.group is None else self._through_group(version, spans)
         if self.rank == 0:
-            loads = self._every_engine("load_weights", list(refs), version)
             start, end = min(load[0] for load in loads), max(load[1] for load in loads)
             spans.add("weight_sync_inference", start, end, lane="weights")
         return self._probe(version) if self.config.probe else {}
+
+    def _joined(self) -> Any:
+        from app.weight_group import EnginesClient, WeightGroup  # imports vLLM, seconds in the trainer's process
+
+        client = EnginesClient(self._once, engine_died) if self.rank == 0 else None
+        return WeightGroup(self.trainer, client, self.config.engine.tensor_parallel)
+
+    def _through_objects(self, version: int, spans: Spans) -> list[tuple[float, float]]:
+        with spans.measure("weight_sync_trainer"):
+            arrays = list(buckets(self.trainer.full_parameters())) if self.rank == 0 else self._gather_only()
+            if self.rank != 0:
+                return []
+            published = self.store.publish.remote(version, *arrays)
+            refs = answer(published, LOAD_TIMEOUT_S, "the weight store")
+        return self._every_engine("load_weights", list(refs), version)
+
+    def _through_group(self, version: int, spans: Spans) -> list[tuple[float, float]]:
+        """The store gets the weights after the engines: only one that comes later reads them there."""
+        with spans.measure("weight_sync_trainer"):
+            loads = self.group.send(version)
+            if self.rank != 0:
+                return []
+            if self.published is not None:
+                answer(self.published, LOAD_TIMEOUT_S, "the weight store")
+            self.published = self.store.publish.remote(version, *buckets(self.group.source.kept))
+        return loads
 
     def _gather_only(self) -> list[Any]:
         for _ in self.trainer.full_parameters():
@@ -100,6 +123,10 @@ class Publisher:
                 )
             time.sleep(ENGINE_POLL_S)
 
+    def _once(self, method: str, *arguments: Any) -> list[Any]:
+        """The same for what may not be asked twice; an engine that dies is an error here."""
+        return self.engines.broadcast(method, *arguments).results(timeout_s=LOAD_TIMEOUT_S)
+
     def _prompt(self) -> list[int]:
         vocabulary = self.trainer.policy.config.vocab_size
         length = min(PROBE_PROMPT_TOKENS, self.config.engine.max_model_len - PROBE_TOKENS)
@@ -109,6 +136,13 @@ class Publisher:
         sampling = Sampling(
             n=1, max_tokens=PROBE_TOKENS, temperature=self.config.temperature, top_p=1.0, stop_token_ids=()
         )
-        key = f"probe/{version}/{time.monotonic_ns()}"
-        replies = self._every_engine("generate", key, prompt, sampling, version)
-        return [(one.engine, list(one.token_ids), list(one.logprobs)) for (one,) in replies]
+
+        def drawn() -> list[Any]:
+            key = f"probe/{version}/{time.monotonic_ns()}"
+            return [one for (one,) in self._every_engine("generate", key, prompt, sampling, version)]
+
+        replies = drawn()
+        if self.published is not None and any(set(one.versions) != {version} for one in replies):
+            answer(self.published, LOAD_TIMEOUT_S, "the weight store")  # where an engine that came late finds them
+            replies = drawn()
+        return [(one.engine, list(one.token_ids), list(one.logprobs)) for one in replies]

@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from app import admission
+from app.clock import Clock
 from app.config import Config
 from app.run_context import RunContext
 from app.sampler import Sampler, samplings
+from app.weights import store
 from metrics.schema import TURN
 
 GROUP = pa.struct(
@@ -55,6 +57,7 @@ class Rollout:
     def __init__(self, config: Config, context: RunContext, seed: int | None) -> None:
         drawing = samplings(config, config.group_size)
         self.sampler = Sampler(context.run_id, context.model, config.environments, drawing, config.max_prompt_tokens)
+        self.sampler.clock = Clock(store(context.namespace))
         self.gate = admission.gate(context.namespace)
         self.max_off_policy_steps = config.max_off_policy_steps
         self.seed = seed
@@ -67,6 +70,7 @@ class Rollout:
             self.watching = asyncio.get_running_loop().create_task(self._watch())
         elif self.watching.done():
             self.watching.result()  # raises what ended it: without it nothing would be aborted any more
+        await self.sampler.clock.refresh_async()
         row = batch.to_pylist()[0]
         self.done = max(self.done, row["version"])  # the gate may not have told the watch yet
         drawn = await asyncio.gather(*[self._group(group, row["epoch"], row["ticket"]) for group in row["groups"]])

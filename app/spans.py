@@ -1,12 +1,12 @@
-"""What a process did when, on the monotonic clock: the timeline's raw data."""
+"""What a process did when, on the run's clock: the timeline's raw data."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
+from app.clock import Clock
 from metrics.schema import spans_table
 
 
@@ -16,15 +16,16 @@ class Spans:
     def __init__(self, lane: str, synchronize: Any = None) -> None:
         self.lane = lane
         self.synchronize = synchronize  # on a GPU: waits for the device, so that a span covers its work
+        self.clock = Clock()
         self.rows: list[dict[str, Any]] = []
 
     @contextmanager
     def measure(self, kind: str, microbatch: int | None = None, detail: str | None = None) -> Iterator[None]:
-        start = self._clock()
+        start = self.now()
         try:
             yield
         finally:
-            self.add(kind, start, self._clock(), microbatch=microbatch, detail=detail)
+            self.add(kind, start, self.now(), microbatch=microbatch, detail=detail)
 
     def add(
         self,
@@ -52,7 +53,8 @@ class Spans:
         rows, self.rows = self.rows, []
         return spans_table({"step": step, **row} for row in rows)
 
-    def _clock(self) -> float:
+    def now(self) -> float:
+        """Seconds on the run's clock, once the device has done what it was told."""
         if self.synchronize is not None:
             self.synchronize()
-        return time.monotonic()
+        return self.clock.now()

@@ -20,11 +20,13 @@ from ray.data.block import BlockMetadata
 
 from app import admission
 from app.batch import SHARE, Batch, BatchBuilder
+from app.clock import Clock
 from app.config import Config, EntryConfig, EnvironmentConfig
 from app.policy import vocabulary_size
 from app.prompts import PromptOrder, weight_at
 from app.rollout import GROUP, SAMPLE, Rollout
 from app.run_context import RunContext, answer
+from app.weights import store
 from environments.base import Sample, encode_prompt
 from environments.loader import load
 from environments.pool import EnvironmentPool
@@ -35,6 +37,7 @@ EMPTY_STEPS_LIMIT = 3
 STAGE_CPUS = 0.01
 IDLE_S = 0.5  # longest wait of the executor: what it does by the clock, such as noticing a dead actor, may be this late
 GATHER_S = 0.004
+OWN_CLOCK = Clock()
 
 SCORED = pa.struct(
     [
@@ -123,12 +126,14 @@ def _ticket_row(epoch: int, ticket: admission.Ticket, prompts: Prompts) -> pa.Ta
 class Environments:
     """Ray Data stage: applies each sample's environment, in killable processes of its own."""
 
-    def __init__(self, environments: Sequence[EnvironmentConfig], eos_token: str) -> None:
-        self.workers = reward_workers(environments, eos_token)
+    def __init__(self, environments: Sequence[EnvironmentConfig], context: RunContext) -> None:
+        self.workers = reward_workers(environments, context.eos_token)
+        self.clock = Clock(store(context.namespace))
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         samples = batch["samples"][0].as_py()
-        scored = score(samples, self.workers)
+        self.clock.refresh()
+        scored = score(samples, self.workers, self.clock)
         return batch.set_column(batch.column_names.index("samples"), "samples", pa.array([scored], pa.list_(SCORED)))
 
 
@@ -142,7 +147,9 @@ def reward_workers(environments: Sequence[EntryConfig], eos_token: str) -> dict[
     }
 
 
-def score(samples: list[dict[str, Any]], workers: dict[str, EnvironmentPool]) -> list[dict[str, Any]]:
+def score(
+    samples: list[dict[str, Any]], workers: dict[str, EnvironmentPool], clock: Clock = OWN_CLOCK
+) -> list[dict[str, Any]]:
     """Rows of `SAMPLE` → rows of `SCORED`, in the same order. What did not finish is not scored."""
     for label, worker in workers.items():
         mine = [s for s in samples if s["env"] == label and s["error"] is None and s["finish"] != "abort"]
@@ -153,6 +160,8 @@ def score(samples: list[dict[str, Any]], workers: dict[str, EnvironmentPool]) ->
         for sample, result in zip(mine, worker.score(table).to_pylist(), strict=True):
             sample.update({k: v for k, v in result.items() if k not in columns})
             sample["sample_metrics"] = _own_metrics(sample)
+            for name in ("reward_start_s", "reward_end_s"):
+                sample[name] = clock.of(sample[name])
     return samples
 
 
@@ -245,7 +254,7 @@ def dataset(config: Config, context: RunContext) -> ray.data.Dataset:
     seed = config.seed if config.max_async_rollout == 0 else None
     stages: list[tuple[type, tuple[Any, ...], int | None]] = [
         (Rollout, (config, context, seed), in_flight),
-        (Environments, (config.environments, context.eos_token), None),
+        (Environments, (config.environments, context), None),
         (Batcher, (config, context), None),
     ]
     tickets = ray.data.read_datasource(Tickets(config, context.namespace), num_cpus=STAGE_CPUS, override_num_blocks=1)

@@ -1,7 +1,6 @@
 """The training loop of one Ray Train worker. `run` is the method; the rest is its vocabulary."""
 
 import importlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 from app import admission, checkpoint, sealed
 from app.checkpoint import Place
+from app.clock import Clock
 from app.config import Config
 from app.evaluator import ACTOR_NAME as EVALUATOR
 from app.evaluator import TIMEOUT_S as EVAL_TIMEOUT_S
@@ -24,6 +24,7 @@ from app.publish import Publisher
 from app.run_context import RunContext, answer
 from app.trainer import Trainer
 from app.trainer_data import TrainerData, read_share
+from app.weights import store
 from metrics.schema import SPANS
 from metrics.verdict import sentence
 
@@ -63,6 +64,7 @@ class Worker:
         self.trainer = load_backend(config, context, device_of_worker(config))
         self.place = self._restored()
         self.spans = self.trainer.spans
+        self.spans.clock = Clock(store(context.namespace))
         self.cursor = self.place.cursor
         self.started = 0
         self.evaluating = False
@@ -78,6 +80,7 @@ class Worker:
         self.publisher = Publisher(config, context, self.trainer)
 
     def publish(self, version: int) -> dict[str, float]:
+        self.spans.clock.refresh()
         return self.publisher.push(version, self.spans)
 
     def open_gate(self) -> None:
@@ -87,21 +90,21 @@ class Worker:
             answer(begun, CONTROL_TIMEOUT_S, "the admission actor")
         dist.barrier(group=self.cpu_group)
         self.spans.take(0)  # what happened before the loop is charged to no step
-        self.step_end_s = time.monotonic()
+        self.step_end_s = self.spans.clock.now()
 
     def batches(self) -> Iterator[TrainerData]:
         """This rank's share of each step, in order, until the last one."""
         if self.stream is None:
             return
-        waiting_since = time.monotonic()
+        waiting_since = self.spans.clock.now()
         for table in self.stream:
-            self.spans.add("waiting_for_data", waiting_since, time.monotonic())
+            self.spans.add("waiting_for_data", waiting_since, self.spans.clock.now())
             with self.spans.measure("prepare_tensors"):
                 data = read_share(table)
             yield data
             if data.step >= self.config.steps:
                 return
-            waiting_since = time.monotonic()
+            waiting_since = self.spans.clock.now()
         raise RuntimeError(f"the stream of rollouts ended before step {self.config.steps}; see the driver's log")
 
     def step_done(self, batch: TrainerData) -> None:
@@ -146,7 +149,7 @@ class Worker:
 
     def log(self, batch: TrainerData, values: dict[str, float]) -> None:
         """Closes the step and sends it."""
-        now = time.monotonic()
+        now = self.spans.clock.now()
         self.spans.add("step", self.step_end_s, now)
         self.step_end_s = now
         tables: list[Any] = [None] * dist.get_world_size()

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from app.config import Config
 from app.engine import dtype_name
-from app.fsdp import build_policy, full_parameters, gradient_norm, logits_at
+from app.fsdp import CPU, build_policy, full_parameters, gradient_norm, logits_at
 from app.logprobs import entropies, scaled_logits, target_logprobs
 from app.loss import count, needs_prox_pass, needs_reference, policy_loss, total
 from app.reduce import Sums
@@ -42,6 +42,7 @@ class Trainer:
     def __init__(self, config: Config, model: str, device: torch.device) -> None:
         self.config = config
         self.device = device
+        self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.dtype = getattr(torch, dtype_name(config, device.type == "cuda"))
         self.policy: Any = build_policy(model, device, self.dtype, config.gradient_checkpointing)
@@ -57,7 +58,7 @@ class Trainer:
         )
         self.updates = 0  # optimiser updates so far: the place in the learning-rate schedule
         self.bad_updates = 0  # in a row
-        self.spans = Spans(f"trainer {dist.get_rank()}", torch.cuda.synchronize if device.type == "cuda" else None)
+        self.spans = Spans(f"trainer {self.rank}", torch.cuda.synchronize if device.type == "cuda" else None)
 
     def train_step(self, trainer_data: TrainerData) -> dict[str, float]:
         """Trains one batch; returns the step metrics, reduced over micro-batches and ranks as sums and counts."""
@@ -91,9 +92,9 @@ class Trainer:
         scaled = scaled_logits(logits, self.config.temperature)
         return target_logprobs(scaled, ids[num_prompt:]).tolist()
 
-    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, whole CPU tensor) in the arithmetic of the engines. A collective."""
-        return full_parameters(self.policy, self.dtype)
+    def full_parameters(self, device: torch.device = CPU) -> Iterator[tuple[str, Tensor]]:
+        """(name, whole tensor on `device`) in the arithmetic of the engines. A collective."""
+        return full_parameters(self.policy, self.dtype, device)
 
     @torch.no_grad()
     def _prox(self, packs: list[Pack], first: int) -> list[Tensor | None]:

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
+from app.clock import shown
 from app.parent import end_with_parent
 
 if TYPE_CHECKING:
     import torch
 
-TRANSFER_BACKEND = "telescope"
+TRANSFER_BACKENDS = {
+    "telescope": "BucketTransfer",
+    "telescope_nccl": "GroupTransfer",
+    "telescope_gloo": "GlooGroupTransfer",
+}
+"""vLLM's name for each of ours → its class in `weight_backend`."""
 BUCKET_BYTES = 256 << 20
 STORE_NAME = "weights"
 
@@ -24,9 +30,18 @@ def register() -> None:
     """Entry point of group `vllm.general_plugins`: vLLM calls it in each of its processes."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory as Factory
 
-    if TRANSFER_BACKEND not in Factory._registry:
-        Factory.register_engine(TRANSFER_BACKEND, "app.weight_backend", "BucketTransfer")
-        end_with_parent()  # vLLM's core does not notice that its replica was killed
+    if Factory._registry.keys() >= TRANSFER_BACKENDS.keys():
+        return
+    for name, kind in TRANSFER_BACKENDS.items():
+        Factory.register_engine(name, "app.weight_backend", kind)
+    end_with_parent()  # vLLM's core does not notice that its replica was killed
+
+
+def transfer_backend(weight_transfer: str, use_gpu: bool) -> str:
+    """vLLM's name for what a run's `weight_transfer` is on this kind of machine."""
+    if weight_transfer == "object_store":
+        return "telescope"
+    return "telescope_nccl" if use_gpu else "telescope_gloo"
 
 
 def buckets(parameters: Iterable[tuple[str, "torch.Tensor"]], limit: int = BUCKET_BYTES) -> Iterator[np.ndarray]:
@@ -61,6 +76,10 @@ class WeightStore:
         self.refs = [ray.put(bucket) for bucket in bucket_arrays]
         self.version = version
         return self.refs
+
+    def clock(self) -> tuple[str, float]:
+        """The run's clock (app.clock)."""
+        return shown()
 
     def latest(self) -> tuple[int, list[ray.ObjectRef]]:
         """(version, references); version -1 before the first publication."""

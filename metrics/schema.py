@@ -2,8 +2,8 @@
 operation).
 
 Senders build tables with `samples_table` and `spans_table`; `conform` lets any Arrow table in that has these
-columns, and refuses others by name. Times are seconds on ONE monotonic clock of the run (time.monotonic of the head
-host). A null is "absent": not measured. It is never the same as 0, NaN or an empty text.
+columns, and refuses others by name. Times are seconds on ONE monotonic clock of the run (that of the weight store's
+host: app/clock.py). A null is "absent": not measured. It is never the same as 0, NaN or an empty text.
 """
 
 import difflib

@@ -24,6 +24,7 @@ from app.rollout import Rollout
 from app.run_context import RunContext
 from app.run_dir import application_of
 from app.stream import group_row, score
+from app.weight_group import EnginesClient, WeightGroup
 from app.weights import STORE_NAME, WeightStore, buckets
 from environments.base import Sample
 from tests.app.tiny import save_tiny_model, tiny_config
@@ -40,6 +41,18 @@ TEMPERATURE = 0.7
 SLOTS = 6
 
 
+class Holder:
+    """What a push needs of a trainer."""
+
+    rank, device, dtype = 0, torch.device("cpu"), torch.float32
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def full_parameters(self, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+        return ((name, weight.detach().to(device)) for name, weight in self.policy.named_parameters())
+
+
 @dataclass
 class Rig:
     folder: Path
@@ -53,6 +66,12 @@ class Rig:
         refs = ray.get(self.store.publish.remote(version, *buckets(parameters, limit=10_000)))
         assert len(refs) > 1, "several buckets, as with a large model"
         self.handle.broadcast("load_weights", list(refs), version).results(timeout_s=120)
+
+    def group(self) -> WeightGroup:
+        """The process group of this process, as a trainer of one rank, and the engines."""
+        trainer = Holder(self.model)
+        call = lambda method, *a: self.handle.broadcast(method, *a).results(timeout_s=120)  # noqa: E731
+        return WeightGroup(trainer, EnginesClient(call, engine.engine_died), 1)  # type: ignore[arg-type]
 
     def change_weights(self) -> None:
         with torch.no_grad():
@@ -80,7 +99,12 @@ def rig(ray_cluster, serve_url, tmp_path_factory) -> Iterator[Rig]:
     folder: Path = save_tiny_model(tmp_path_factory.mktemp("model"))
     embedded.make_tokenizer().save_pretrained(folder)  # the model knows digits, spaces and signs of it
     config = tiny_config(
-        max_prompt_tokens=160, max_tokens=200, seq_len=360, num_engines=1, engine={"max_num_seqs": SLOTS}
+        max_prompt_tokens=160,
+        max_tokens=200,
+        seq_len=360,
+        num_engines=1,
+        engine={"max_num_seqs": SLOTS},
+        weight_transfer="group",  # whose engines read buckets, too
     )
     store = WeightStore.options(name=STORE_NAME, namespace=NAMESPACE).remote()
     handle = engine.deploy(config, RUN, folder, NAMESPACE, use_gpu=False, engine_class=Forgetful)
@@ -156,6 +180,23 @@ def test_strict_updates_let_running_completions_end_first_and_mix_no_versions(ri
     assert all(len(set(completion.versions)) == 1 for completion in completions)
     assert len({completion.versions[0] for completion in completions}) > 1
     assert rig.handle.running.remote().result(timeout_s=10) == 0
+
+
+def test_pushes_over_the_process_group_arrive_whole_while_completions_go_on(rig):
+    group = rig.group()
+    for version in (71, 72, 73):
+        rig.change_weights()
+        assert rig.disagreement() > 1e-2
+        [(start_s, end_s)] = group.send(version)
+        assert 0 < end_s - start_s < 60
+        assert rig.disagreement() <= 1e-5
+        assert set(rig.draw()[0].versions) == {version}
+    response = rig.handle.generate.remote("group", PROMPT, Sampling(4, 200, TEMPERATURE, 1.0, ()), 0)
+    time.sleep(0.1)
+    group.send(74)
+    assert {v for completion in response.result(timeout_s=120) for v in completion.versions} == {73, 74}
+    kept = dict(group.source.kept)
+    assert kept.keys() == dict(rig.model.named_parameters()).keys(), "what the store gets, for engines that come late"
 
 
 def test_an_aborted_call_returns_its_tokens_and_its_slots_are_free_within_a_second(rig):
@@ -274,6 +315,8 @@ def test_seeds_repeat_a_draw(rig):
 
 def test_a_replica_that_dies_is_replaced_by_one_with_the_newest_weights(rig):
     rig.change_weights()
+    group = rig.group()
+    group.send(79)
     rig.publish(80)
     os.kill(core_pid(RUN), signal.SIGKILL)
     deadline = time.monotonic() + 240
@@ -286,6 +329,10 @@ def test_a_replica_that_dies_is_replaced_by_one_with_the_newest_weights(rig):
             time.sleep(1)
     assert set(completion.versions) == {80}
     assert rig.disagreement() <= 1e-5
+    rig.change_weights()
+    assert rig.disagreement() > 1e-2
+    group.send(82)  # the group is made anew with the engine that is there
+    assert rig.disagreement() <= 1e-4
 
 
 def test_engines_whose_run_is_gone_remove_themselves(rig):
