@@ -234,4 +234,7 @@ def device_of_worker(config: Config) -> torch.device:
     device = ray.train.torch.get_device()
     if device.type == "cpu":
         torch.set_num_threads(config.trainer_threads)
+    else:
+        # Ray shows each worker the GPUs of all. FSDP and NCCL take the current one: the first, unless it is said.
+        torch.cuda.set_device(device)
     return device
