@@ -112,11 +112,6 @@ class EngineConfig(Section):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of a GPU's memory that one engine takes."""
 
-    @property
-    def gpus_taken(self) -> float:
-        """GPUs that Ray reserves for one engine."""
-        return self.tensor_parallel if self.tensor_parallel > 1 else self.gpus
-
 
 class WandbConfig(Section):
     project: Annotated[str, Field(min_length=1)]

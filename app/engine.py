@@ -19,6 +19,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.clock import Clock
 from app.config import Config
+from app.preflight import engine_gpus
 from app.run_dir import application_of
 from app.weights import store, transfer_backend
 
@@ -339,7 +340,7 @@ def deploy(
 
     engine = config.engine
     environment = ENVIRONMENT if use_gpu else ENVIRONMENT | CPU_ENVIRONMENT
-    resources = {"num_gpus": engine.gpus_taken} if use_gpu else {"num_cpus": engine.cpus}
+    resources = {"num_gpus": engine_gpus(config)} if use_gpu else {"num_cpus": engine.cpus}
     backend = transfer_backend(config.weight_transfer, use_gpu)
     router: Any = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
     deployment: Any = serve.deployment(

@@ -158,11 +158,16 @@ def use_gpu(config: Config, resources: Mapping[str, float], trains: bool = True)
     return bool(chosen)
 
 
+def engine_gpus(config: Config) -> float:
+    """GPUs that Ray reserves for one engine."""
+    return config.engine.tensor_parallel if config.engine.tensor_parallel > 1 else config.engine.gpus
+
+
 def reserved(config: Config, on_gpu: bool, trains: bool = True) -> dict[str, float]:
     """What Ray reserves for the run, by resource: GPUs, or where it uses none CPUs."""
     num_workers = config.num_workers if trains else 0
     if on_gpu:
-        return {"GPU": num_workers * config.gpus_per_worker + config.num_engines * config.engine.gpus_taken}
+        return {"GPU": num_workers * config.gpus_per_worker + config.num_engines * engine_gpus(config)}
     return {"CPU": num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus + STREAM_CPUS}
 
 

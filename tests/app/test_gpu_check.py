@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app import config
+from app.preflight import engine_gpus
 from bench import gpu_check
 from bench.gpu_check import SMALL, STEPS, Result, judged_values, placements
 
@@ -47,7 +48,7 @@ def test_what_can_be_done_with_so_many_gpus_is_done_and_the_rest_is_said(gpus, d
     assert (len(runs), len(found) - len(runs)) == (done, skipped)
     for run in runs:
         assert (run.use_gpu, run.dtype) == (True, "bfloat16")
-        assert run.num_workers * run.gpus_per_worker + run.num_engines * run.engine.gpus_taken <= gpus
+        assert run.num_workers * run.gpus_per_worker + run.num_engines * engine_gpus(run) <= gpus
     assert [run.weight_transfer for run in runs] == ["object_store", "group", "group"][:done]
 
 
