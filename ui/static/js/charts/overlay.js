@@ -69,7 +69,7 @@ function attemptName(ctx, text, x, box, px, colors) {
   ctx.textAlign = "left";
   const width = ctx.measureText(text).width;
   const left = x + 4 * px + width > box.left + box.width ? x - width - 4 * px : x + 4 * px;
-  ctx.fillStyle = alpha(colors.card, 0.8);
+  ctx.fillStyle = alpha(colors.card, 0.94);
   ctx.fillRect(left - 2 * px, box.top, width + 4 * px, 12 * px);
   ctx.fillStyle = colors.muted;
   ctx.fillText(text, left, box.top + 1 * px);

@@ -52,21 +52,21 @@ function oneOutcome(row) {
   return h("dl", { class: "fact-grid pair-grid" }, line(h("span", {}, h("i", { class: `dot bin-${row.outcome}` }), pretty(row.outcome)), count(row.count)), line("Mean reward", number(row.reward)), line("Mean tokens", number(row.length)), line("Cut by the limit", `${Math.round(row.truncated_pct)} %`));
 }
 
-// Does selection by filters change what is learnt from? Drop rates over the whole run.
+// Drop rates are counted over all samples of the run: once in a while is enough while it grows.
+export function askBias(page) {
+  if (page.biasRun !== page.run.id || Date.now() - page.biasAt > BIAS_MS) {
+    const rows = getJson("/bias", { run: page.run.id }).then((found) => found.rows);
+    rows.catch(() => (page.biasAt = 0)); // said by the card; the next one asks again
+    Object.assign(page, { biasRun: page.run.id, biasAt: Date.now(), biasRows: rows });
+  }
+  return page.biasRows;
+}
+
+// Does selection by filters change what is learnt from?
 export function biasCard(page) {
   const body = h("div", {}, h("p", { class: "muted" }, "Counting…"));
-  const card = h("section", { class: "card mini" }, h("h3", {}, "What selection throws away, whole run"), body);
-  // Counted over all samples of the run: once in a while is enough while it grows.
-  const isFresh = page.biasRun === page.run.id && Date.now() - page.biasAt < BIAS_MS;
-  const show = (rows) => fill(body, biasTable(rows), reasons(page.page.reasons));
-  if (isFresh) show(page.biasRows);
-  else {
-    getJson("/bias", { run: page.run.id }).then(({ rows }) => {
-      Object.assign(page, { biasRun: page.run.id, biasAt: Date.now(), biasRows: rows });
-      show(rows);
-    }, (error) => fill(body, h("p", { class: "bad" }, error.message)));
-  }
-  return card;
+  askBias(page).then((rows) => fill(body, biasTable(rows), reasons(page.page.reasons)), (error) => fill(body, h("p", { class: "bad" }, error.message)));
+  return h("section", { class: "card mini" }, h("h3", {}, "What selection throws away, whole run"), body);
 }
 
 function biasTable(rows) {

@@ -9,7 +9,7 @@ import { empty } from "../parts/empty.js";
 import { FocusPage } from "../parts/focus_page.js";
 import { setKeys } from "../parts/keys.js";
 import { say } from "../parts/toast.js";
-import { biasCard, histogramCard, outcomeCard } from "./sample_cards.js";
+import { askBias, biasCard, histogramCard, outcomeCard } from "./sample_cards.js";
 import { filterBar } from "./sample_filters.js";
 import { groupList } from "./sample_groups.js";
 import { openSideBySide, showSample } from "./sample_detail.js";
@@ -54,6 +54,7 @@ export class SamplesPage {
     fill(this.frame.body, h("h2", { class: "sr" }, "This step"), h("div", { class: `samples-top ${this.kind.discarded ? "discarded" : ""}`, dataset: { density: "compact" } }, this.charts, this.summary), this.filterPlace, h("div", { class: "samples-main" }, this.groups, this.detail));
     if (this.newest == null) return this.nothingYet();
     this.step = this.followed || this.step > this.newest ? this.newest : this.nearest(this.step, 0);
+    if (this.kind.discarded) askBias(this); // counted while the groups are fetched
     await this.load();
   }
 
