@@ -351,6 +351,8 @@ def test_a_template_that_rewrites_history_is_counted_and_changes_no_id(rig):
     (row,) = drawn(sampler)
     assert row["prefix_breaks"] == 1
     assert text_of(sampler, row["token_ids"]).startswith(" a<eos>")
+    (scored,) = score([row], {"talk": sampler.partners["talk"]})
+    assert dict(scored["sample_metrics"]) == {"heard": 1.0, "prefix_breaks": 1.0}
 
 
 def test_the_markup_of_a_tool_result_stays_text(rig):
