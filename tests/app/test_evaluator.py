@@ -47,7 +47,8 @@ def model(tmp_path_factory):
 
 
 SUMS = {"name": "sums", "num_samples": 3, "pass_k": [1, 4]}
-GREEDY = {"name": "sums", "label": "greedy", "num_samples": 2, "temperature": 0, "eval_every": 4}
+OWN = {"temperature": 0, "top_p": 0.9, "max_tokens": 8}
+GREEDY = {"name": "sums", "label": "greedy", "num_samples": 2, "eval_every": 4} | OWN
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_each_eval_samples_in_its_own_way_and_the_same_every_time(evals):
     first = evals.sampler.engines.asked
     evaluated(evals, version=4, step=4)
     assert first == evals.sampler.engines.asked
-    assert {(s.n, s.temperature) for s in first} == {(4, 1.0), (1, 0.0)}
+    assert {(s.n, s.temperature, s.top_p, s.max_tokens) for s in first} == {(4, 1.0, 1.0, 16), (1, 0.0, 0.9, 8)}
     assert len({seeds for s in first for seeds in s.seeds}) == 12, "the two evals share prompts, and so their seeds"
 
 
