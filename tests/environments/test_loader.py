@@ -114,6 +114,15 @@ def test_a_missing_package_of_an_extra_says_which_extra(module, monkeypatch):
     assert f"needs the package 'math_verify', {remedy}" in refused(f"{name}:Thing")
 
 
+@pytest.mark.parametrize("name", ["math", "gsm8k"])
+def test_boxed_answers_without_their_checker_are_refused_before_the_first_of_them(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    assert (
+        "needs the package 'math_verify', which is not installed; install it with: pip install \"telescope"
+        in refused(name)
+    )
+
+
 def test_a_package_that_only_a_setting_needs_is_named_when_it_is_set(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     environment = load("gsm8k", {"dataset_name": "some/words"})
