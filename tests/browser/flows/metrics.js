@@ -24,8 +24,11 @@ run(async ({ open, assert, facts, found }) => {
   // Search by pattern, and a half-typed pattern.
   await page.keyboard.press("/");
   await page.keyboard.type("^timing_.*_total$");
-  await page.waitForFunction(() => document.querySelectorAll(".section").length === 1);
-  assert.ok((await titles(page)).every((name) => /total/i.test(name)));
+  await page.waitForFunction(() => {
+    const names = [...document.querySelectorAll(".card.chart .title")].map((one) => one.textContent);
+    return names.length && names.every((name) => /total/i.test(name));
+  });
+  assert.equal(await page.locator(".section").count(), 1);
   await page.waitForFunction(() => location.search.includes("q="));
   await page.fill(".search input", "(");
   await page.waitForTimeout(300);
