@@ -54,7 +54,9 @@ def reason_of_job(message: str) -> str:
         return f"{_death(message)}; {shortage(message)}"
     lines = [line for line in message.splitlines() if line.strip()]
     words = "\n".join(lines[-LAST_LINES:])[-LAST_CHARS:]  # the error itself stands last
-    remedy = shortage(message) or (KILLED if "exit code -9" in message else None)
+    if "exit code -9" in message:  # its log was cut off anywhere
+        return f"its driver ended with exit code -9; {KILLED}; the last lines of its log:\n{words}"
+    remedy = shortage(message)
     return f"{words}\n{remedy}" if remedy else words
 
 
