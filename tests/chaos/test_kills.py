@@ -50,7 +50,7 @@ CHECKPOINT_EVERY = 3
 RECOVERY_LIMIT_S = 300
 GONE_LIMIT_S = 30
 REWARD_TOLERANCE = 0.15
-"""Of the held-out reward after the last step: 200 prompts, and samples that differ because the timing does."""
+"""Of the held-out reward after the last step: one token that rounding decides otherwise changes all that follow."""
 
 
 def plan(seed: int) -> list[list[str]]:
@@ -100,9 +100,9 @@ def control(tmp_path_factory, request) -> Iterator[Control]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(control) -> Callable[[int], Run]:
-    """The same run without kills, by max_async_rollout; made when it is first asked for."""
-    return cache(lambda ahead: finished(control.jobs.submit(like_the_demo(f"undisturbed-{ahead}", ahead))))
+def undisturbed(control) -> Callable[[], Run]:
+    """The same run without kills, sampling and training in turn; made when it is first asked for."""
+    return cache(lambda: finished(control.jobs.submit(like_the_demo("undisturbed", 0))))
 
 
 @dataclass
@@ -199,7 +199,8 @@ def test_a_run_survives_the_death_of_its_processes(control, undisturbed, number)
     print(f"{run.id}: finished after {time.monotonic() - chaos.began:.0f} s", flush=True)
     check_books(run, first_step=chaos.redone[-1][1] + 1 if chaos.redone else 1)
     check_redone(run, chaos.redone)
-    check_learnt(run, undisturbed(ahead), ahead)
+    if ahead == 0:
+        check_learnt(run, undisturbed())
     check_gone(run, chaos.seen)
 
 
@@ -234,15 +235,17 @@ def check_redone(run: Run, redone: list[tuple[int, int]]) -> None:
         )
 
 
-def check_learnt(run: Run, undisturbed: Run, ahead: int) -> None:
-    """As good a policy in the end; when nothing is sampled ahead, from the same prompts in each step."""
+def check_learnt(run: Run, undisturbed: Run) -> None:
+    """As good a policy in the end, from the same prompts in each step.
+
+    Of runs in turn only: one batch ahead, steps as small as these learn by chance, without kills too.
+    """
     theirs = columns(undisturbed)["eval/sums/reward_mean"]
     mine = columns(run)["eval/sums/reward_mean"][STEPS]
     print(f"{run.id}: held-out reward {theirs[0]:.3f} → {mine:.3f}, without kills {theirs[STEPS]:.3f}", flush=True)
     assert theirs[STEPS] > theirs[0] + 2 * REWARD_TOLERANCE, "without kills it must learn, or nothing is compared"
     assert mine == pytest.approx(theirs[STEPS], abs=REWARD_TOLERANCE)
-    if ahead == 0:
-        assert prompts_of_steps(run) == prompts_of_steps(undisturbed)
+    assert prompts_of_steps(run) == prompts_of_steps(undisturbed)
 
 
 def prompts_of_steps(run: Run) -> dict[int, list[int]]:
