@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import subprocess
 import sys
 import time
 from fractions import Fraction
@@ -51,6 +52,9 @@ class Surly(Exception):
         raise RuntimeError("no")
 
 
+SLEEPER = ["/bin/sleep", "3607"]
+
+
 def act(what: str) -> None:
     """Do the bad thing that a completion names."""
     if what == "busy":
@@ -58,6 +62,8 @@ def act(what: str) -> None:
             pass
     if what == "sleep":
         time.sleep(3600)
+    if what == "starts another":
+        subprocess.run(SLEEPER, check=False)
     if what == "exit":
         os._exit(3)
     if what == "segfault":

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pytest
+from hostile import SLEEPER
 
 from environments.base import Sample
 from environments.batch import REWARD_COLUMNS, table_of
@@ -151,6 +152,13 @@ def test_every_hang_is_bounded_and_nothing_is_left_running(hostile):
     assert all(LIMIT_S <= span < LIMIT_S + 3 for span in spans)
     mine = [child for child in psutil.Process().children() if "environments.child" in child.cmdline()]
     assert all(child.cpu_percent(0.2) < 50 for child in mine)
+
+
+def test_what_a_hanging_call_has_started_ends_with_it(hostile):
+    found = hostile.score(batch("starts another", "fine"))
+    assert found["reward"].to_pylist() == [None, 1.0]
+    running = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
+    assert SLEEPER not in running
 
 
 def test_the_limit_is_a_limit_of_each_call_not_of_the_batch():
