@@ -19,5 +19,5 @@ def test_the_wheel_holds_every_file_of_the_rooms(tmp_path):
     options = ["-qq", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=source, check=True, timeout=300)
     [wheel] = tmp_path.glob("*.whl")
-    assert files
+    assert {f"{room}/py.typed" for room in ROOMS} <= files, "type checkers read the annotations of what is installed"
     assert files - set(zipfile.ZipFile(wheel).namelist()) == set()
