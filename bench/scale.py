@@ -10,7 +10,7 @@
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from bench.simulation import Load, Run, StepCost
@@ -60,10 +60,11 @@ def report(run: Run) -> None:
     took = median(cost.took_s for cost in costs)
     busy = run.engines.busy_s / (load.engines * load.slots * sum(cost.took_s for cost in run.costs))
     print(f"a step took {took:.1f} s of the simulated clock; slots busy {100 * busy:.0f} %")
-    print(f"{'CPU seconds a step':<28} {'median':>8} {'first third':>12} {'last third':>12}")
-    for part in sorted({part for cost in costs for part in cost.cpu_s}):
-        print(f"{part:<28} " + " ".join(f"{value:>{width}.4f}" for value, width in row(costs, part)))
-    print(f"memory: {costs[0].rss_mib:.0f} MiB after step {costs[0].step}, {costs[-1].rss_mib:.0f} at the end")
+    print(f"{'CPU seconds a step':<28} {'mean':>12} {'first third':>12} {'last third':>12}")
+    for part in sorted({part for cost in run.costs for part in cost.cpu_s}):
+        print(f"{part:<28} " + " ".join(f"{value:>12.4f}" for value in row(run.costs, part)))
+    thirds = [costs[0], costs[len(costs) // 3], costs[2 * len(costs) // 3], costs[-1]]
+    print("memory, MiB after step:", ", ".join(f"{cost.step}: {cost.rss_mib:.0f}" for cost in thirds))
     print(f"{'messages':<28} {'a step':>8} {'KiB each':>12} {'MiB a step':>12}")
     steps = len(run.costs)
     for kind, count in sorted(run.meters.messages.items()):
@@ -73,11 +74,11 @@ def report(run: Run) -> None:
     print("on disk, MiB a step:", ", ".join(f"{k} {v / steps / 2**20:.2f}" for k, v in run.stored().items()))
 
 
-def row(costs: list[StepCost], part: str) -> list[tuple[float, int]]:
-    """Median over all steps, over the first third, over the last one; with the widths of their columns."""
+def row(costs: list[StepCost], part: str) -> list[float]:
+    """Mean of all steps (the first one draws what sampling may run ahead), medians of the first and the last third."""
     values = [cost.cpu_s.get(part, 0.0) for cost in costs]
     third = max(1, len(values) // 3)
-    return [(median(values), 8), (median(values[:third]), 12), (median(values[-third:]), 12)]
+    return [fmean(values), median(values[:third]), median(values[-third:])]
 
 
 if __name__ == "__main__":
