@@ -21,6 +21,16 @@ run(async ({ open, assert, facts, found }) => {
   });
   assert.deepEqual(scale, [2, 6]);
 
+  // The overview says the reward of the newest step, and not the one that it was opened with.
+  const overview = await open(`/overview?runs=${facts.run}`, { context: page.context() });
+  await painted(overview);
+  const said = () => overview.evaluate(() => [...document.querySelectorAll(".fact")].find((one) => one.querySelector(".fact-name").textContent === "Reward").textContent);
+  const [opened, chart] = [await said(), () => overview.textContent('.card.chart[data-key="reward"] .vals')];
+  await overview.waitForFunction((text) => [...document.querySelectorAll(".fact")].find((one) => one.querySelector(".fact-name").textContent === "Reward").textContent !== text, opened);
+  const reward = (await said()).match(/^Reward(.*)mean of step/)[1];
+  assert.equal(reward, await chart());
+  await overview.close();
+
   // The server goes away and comes back; the test around this flow does both when it is told to.
   console.log("STOP");
   await page.waitForSelector(".live.bad >> text=Reconnecting", { timeout: 60000 });

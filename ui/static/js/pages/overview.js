@@ -13,6 +13,7 @@ import { LEDGER, ledgerCard } from "./ledger.js";
 
 const STEP_TIME = "timing_step_total";
 const CHARTS = { reward: "Reward", entropy: "Entropy", kl_divergence_inference: "KL to rollouts", grad_norm: "Gradient norm", tokens_completion: "Completion length", [STEP_TIME]: "Step time" };
+const REWARD = "reward_mean";
 const METRICS_WAIT = "timing_waiting_for_metrics_total";
 const UNSTORED = "metrics/unacknowledged";
 const RECENT = 20;
@@ -43,7 +44,7 @@ class Overview {
     const known = Object.entries(CHARTS).filter(([key]) => byKey.has(key));
     fill(this.cards, known.map(([key, title]) => this.board.add(new Panel(this.board, [byKey.get(key)], { title })).element));
     this.cards.hidden = !known.length;
-    await this.session.store.need(run.id, [STEP_TIME, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started", METRICS_WAIT, UNSTORED]);
+    await this.session.store.need(run.id, [STEP_TIME, REWARD, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started", METRICS_WAIT, UNSTORED]);
     await this.readDetail(run);
     this.show(run);
   }
@@ -84,7 +85,7 @@ class Overview {
       isRunning(row) ? fact("Time left", duration(left), left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
       fact("Step time", duration(step), recent.length ? `median of ${recent.length} ${recent.length === 1 ? "step" : "steps"}` : "no step yet"),
-      fact("Reward", number(row.latest?.reward_mean), series.lastStep ? `mean of step ${count(series.lastStep)}` : "no step yet"),
+      fact("Reward", number(series.last(REWARD)), series.lastStep ? `mean of step ${count(series.lastStep)}` : "no step yet"),
       series.last(METRICS_WAIT) == null ? null : fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
       modelFact(row),
     ];
