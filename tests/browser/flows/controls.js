@@ -87,7 +87,7 @@ run(async ({ open, assert, facts, found, browser }) => {
   await list.waitForSelector(`tr[data-id="${found.second}"] .why >> text=step 3 is my last`);
   await shot(list, "runs-after-controls-light");
   const infra = await open(`/infra?runs=${found.first}`, { context });
-  await infra.waitForSelector(".actors tbody tr");
+  await infra.waitForSelector(".actors tbody tr", LONG); // a busy cluster is slow to say its state
   await shot(infra, "infra-cluster-light");
   assert.deepEqual([...page.troubles, ...list.troubles, ...infra.troubles], []);
 });
