@@ -4,12 +4,13 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
-from ray.util.state import list_actors
+from ray.util.state import list_actors, list_nodes
 
 from app import local_ray
 from app.jobs import Jobs, Run
@@ -25,12 +26,21 @@ RUN_TIMEOUT_S = 400
 EACH_CPUS = 0.85
 """Of an engine and of a trainer: a node of one CPU has no room for both."""
 SLACK_S = 0.1
+NODES_LIMIT_S = 120
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def has_time_namespaces() -> bool:
     done = subprocess.run(["unshare", "--time", "--monotonic", "1", "true"], capture_output=True, check=False)
     return done.returncode == 0
+
+
+def await_nodes(cluster: LocalRay, count: int) -> None:
+    end = time.monotonic() + NODES_LIMIT_S
+    while len([node for node in list_nodes(address=cluster.dashboard_url) if node.state == "ALIVE"]) < count:
+        log = (cluster.folder / "second.log").read_text(errors="replace")
+        assert time.monotonic() < end, f"no {count} nodes within {NODES_LIMIT_S} s:\n{log[-3000:]}"
+        time.sleep(0.5)
 
 
 @contextlib.contextmanager
@@ -47,6 +57,7 @@ def second_node(cluster: LocalRay) -> Iterator[None]:
     with (cluster.folder / "second.log").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
+        await_nodes(cluster, 2)
         yield
     finally:
         process.terminate()
