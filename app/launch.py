@@ -15,11 +15,11 @@ from pathlib import Path
 from types import FrameType
 
 from app import config as configs
-from app import local_ray, policy, run_dir
+from app import local_ray, preflight, run_dir
 from app.config import Config, ConfigError
 from app.jobs import Jobs, Run, Status
 from app.local_ray import LocalRay, PortInUse
-from app.policy import BadPolicy
+from app.preflight import Refused
 from app.progress import Progress
 from app.run_dir import RunError
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = configs.load(options.config, options.overrides)
         local_ray.check_port(options.port, f"end the program that has it, or choose another: --port {options.port + 1}")
         return launch(config, options.port)
-    except (ConfigError, PortInUse, RunError, BadPolicy) as error:
+    except (ConfigError, PortInUse, RunError, Refused) as error:
         print(error, file=sys.stderr)
         return REFUSED
     except Interrupted:
@@ -58,7 +58,7 @@ def launch(config: Config, port: int) -> int:
     run_dir.check_root(root)
     os.environ.update(local_ray.ENVIRONMENT | {"TELESCOPE_RUNS": str(root)})
     say(f"preparing the policy {config.model!r} (made once, then kept)")
-    policy.prepare(config.model, list(config.environments), config.seed)
+    preflight.policy_of(config)
     say("starting Ray")
     run: Run | None = None
     progress = Progress(config.steps)

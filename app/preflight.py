@@ -86,7 +86,7 @@ def policy_of(config: Config) -> Path | str:
     """The folder (or hub name) of the policy, built first where the config names one of ours."""
     try:
         return prepare(config.model, list(config.environments), config.seed)
-    except (BadPolicy, NotImplementedError) as error:  # the latter: an environment without worked examples
+    except (BadEnvironment, BadPolicy, NotImplementedError) as error:  # the last: no worked examples
         raise Refused(str(error)) from error
 
 

@@ -113,6 +113,26 @@ def test_a_bad_configuration_is_said_before_anything_is_started(config, capsys):
     assert "did you mean 'steps'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('environments.0.kwargs={"foo": 1}', "environment 'sums' has no setting 'foo' (str); accepted: "),
+        ("environments.0.name=os:system", "environment 'os:system' must name an environment class or a function"),
+        ("environments.0.name=FOLDER/broken.py", "broken.py' cannot be imported: SyntaxError"),
+        ("environments.0.name=countdown", "environment 'countdown' has no worked_examples(seed)"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_one_sentence(override, said, config, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TELESCOPE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("TELESCOPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "broken.py").write_text("def reward(:\n")
+    port = str(local_ray.free_ports(1)[0])
+    assert launch.main([config, override.replace("FOLDER", str(tmp_path)), "--port", port]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.stack
 def test_a_local_ray_of_ones_own_leaves_no_process_behind(monkeypatch):
     import os
