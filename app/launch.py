@@ -194,8 +194,14 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m app.launch", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("config", help="a YAML file, such as configs/demo.yaml")
     parser.add_argument("overrides", nargs="*", help="key=value, dotted keys")
-    parser.add_argument("--port", type=int, default=8000, help="of the dashboard (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=8000, help="of the dashboard (default: %(default)s)")
     return parser.parse_args(arguments)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; a port is a whole number from 1 to 65535")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,12 @@ def parser() -> argparse.ArgumentParser:
 
 def run_export(run_dir: Path, options: argparse.Namespace) -> int:
     target = Path(options.output or f"{options.table}.{options.kind}")
-    count = export(run_dir, options.table, options.kind, target)
+    try:
+        count = export(run_dir, options.table, options.kind, target)
+    except OSError as error:
+        why = error.strerror or error
+        print(f"{target}: cannot be written ({why}); --output takes a file in a folder that is there", file=sys.stderr)
+        return 2
     print(f"{target}: {count} rows of {options.table}")
     return named(damaged(run_dir, [options.table]))
 

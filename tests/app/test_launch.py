@@ -100,6 +100,13 @@ def test_a_port_in_use_is_said_before_anything_is_started(config, capsys, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("port", ["0", "65536", "99999", "-1", "²", "1" * 5000, "x"])
+def test_what_is_no_port_is_refused(port, config, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        launch.main([config, f"--port={port}"])
+    assert "whole number from 1 to 65535" in capsys.readouterr().err
+
+
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(config, capsys):
     port = str(local_ray.free_ports(1)[0])
     assert launch.main([config, "runs_dir=/proc/telescope", "--port", port]) == 2

@@ -91,6 +91,17 @@ def test_every_table_is_exported_in_every_format(run, tmp_path, kind, table, cap
     assert target.stat().st_size > 0
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
+@pytest.mark.parametrize(("output", "why"), [("nowhere/x", "No such file"), (".", "irectory")])
+def test_a_file_that_cannot_be_written_is_refused(run, tmp_path, kind, output, why, capsys):
+    target = tmp_path / output
+    assert main(["export", str(run), f"--{kind}", "--output", str(target)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"{target}: cannot be written (")
+    assert why in error
+    assert error.count("\n") == 1
+
+
 def three_kinds(tmp_path: Path) -> Path:
     one = core(tmp_path / "run")
     for step, value in enumerate([math.nan, math.inf, None, 0.0, -math.inf], 1):
