@@ -194,7 +194,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     config = "a YAML file that lists evals (by default the run's own), then key=value with dotted keys"
     parser.add_argument("words", metavar="[CONFIG] [key=value …]", nargs="*", help=config)
     parser.add_argument("--out", default="evaluation.parquet", help="file for the rows (default: %(default)s)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # options may stand between the overrides
     if not Path(options.out).parent.is_dir():
         parser.error(f"--out {options.out}: there is no folder {Path(options.out).parent}")
     named = options.words[:1] if options.words and "=" not in options.words[0] else []

@@ -195,7 +195,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("config", help="a YAML file, such as configs/demo.yaml")
     parser.add_argument("overrides", nargs="*", help="key=value, dotted keys")
     parser.add_argument("--port", type=_port, default=8000, help="of the dashboard (default: %(default)s)")
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)  # options may stand between the overrides
 
 
 def _port(text: str) -> int:

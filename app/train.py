@@ -251,7 +251,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", help="key=value, dotted keys")
     parser.add_argument("--run-dir", help="train the run of this directory")
     parser.add_argument("--resume", action="store_true", help="go on from its newest checkpoint")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # options may stand between the overrides
     if (options.config is None) == (options.run_dir is None):
         parser.error("give either a config or --run-dir")
     return options

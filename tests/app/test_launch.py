@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from app import launch, local_ray, progress
+from app import evaluate, launch, local_ray, progress, train
 from app.progress import Progress
 
 SMALL = """
@@ -105,6 +105,19 @@ def test_what_is_no_port_is_refused(port, config, capsys):
     with pytest.raises(SystemExit, match="2"):
         launch.main([config, f"--port={port}"])
     assert "whole number from 1 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (launch, ["a.yaml", "seed=1", "--port", "18000", "steps=20"]),
+        (train, ["a.yaml", "seed=1", "--resume", "steps=20"]),
+        (evaluate, ["model", "a.yaml", "seed=1", "--out", "rows.parquet", "steps=20"]),
+    ],
+)
+def test_options_may_stand_between_the_overrides(program, words):
+    options = program._options(words)
+    assert (options.config, options.overrides) == ("a.yaml", ["seed=1", "steps=20"])
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(config, capsys):
