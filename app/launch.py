@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         config = configs.load(options.config, options.overrides)
-        local_ray.check_port(options.port, f"end the program that has it, or choose another: --port {options.port + 1}")
+        local_ray.check_port(options.port, _another(options.port))
         return launch(config, options.port)
     except (ConfigError, PortInUse, RunError, Refused) as error:
         print(error, file=sys.stderr)
@@ -196,6 +196,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", help="key=value, dotted keys")
     parser.add_argument("--port", type=_port, default=8000, help="of the dashboard (default: %(default)s)")
     return parser.parse_intermixed_args(arguments)  # options may stand between the overrides
+
+
+def _another(port: int) -> str:
+    other = port + 1 if port < 65535 else port - 1
+    return f"end the program that has it, or choose another: --port {other}, or `make demo PORT={other}`"
 
 
 def _port(text: str) -> int:

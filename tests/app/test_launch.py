@@ -1,5 +1,7 @@
 import signal
 import socket
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -96,8 +98,15 @@ def test_a_port_in_use_is_said_before_anything_is_started(config, capsys, tmp_pa
         port = other.getsockname()[1]
         assert launch.main([config, "--port", str(port)]) == 2
     assert f"port {port} on 127.0.0.1 is not free" in (error := capsys.readouterr().err)
-    assert f"--port {port + 1}" in error
+    assert f"--port {port + 1}, or `make demo PORT={port + 1}`" in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_make_hands_on_the_port_and_the_overrides():
+    root = Path(launch.__file__).parent.parent
+    words = ["make", "-n", "demo", "PORT=18001", "ARGS=steps=20 seed=1"]
+    told = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert "app.launch configs/demo.yaml --port 18001 steps=20 seed=1\n" in told
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "99999", "-1", "²", "1" * 5000, "x"])
@@ -156,7 +165,6 @@ def test_an_environment_that_cannot_be_used_is_one_sentence(override, said, conf
 @pytest.mark.stack
 def test_a_local_ray_of_ones_own_leaves_no_process_behind(monkeypatch):
     import os
-    import subprocess
     import sys
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)  # another cluster may be there: this one must not join it
