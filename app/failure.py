@@ -7,6 +7,8 @@ from collections.abc import Iterator
 ERROR_LINE = re.compile(
     r"^(?:\x1b\[\d+m)?(?:[\w.]*\.)?([A-Z]\w*(?:Error|Exception|Weights|Stalled))(?:\(.*?\))?: (.+)$"
 )
+WRAPPERS = ("RayTaskError", "UserCodeException")
+"""What Ray puts around the error of a task, and Ray Data around that of a stage. They say nothing themselves."""
 ACTOR_FIELD = re.compile(r"^\s*(class_name|pid): (\S.*)$", re.MULTILINE)
 """How Ray describes an actor that died."""
 NODE_MEMORY = re.compile(r"Memory on the node .*? was (\S+) used / (\S+) limit")
@@ -70,7 +72,13 @@ def _texts(error: BaseException) -> Iterator[str]:
     one: BaseException | None = error
     while one is not None:
         yield f"{type(one).__name__}: {one}"
+        yield from _of_workers(one)
         one = one.__cause__
+
+
+def _of_workers(error: BaseException) -> list[str]:
+    """What failed in the workers of Ray Train, whose own error has only the two ends of it."""
+    return [str(failure) for failure in getattr(error, "worker_failures", {}).values()]
 
 
 def _line(error: BaseException, text: str) -> str:
@@ -80,11 +88,17 @@ def _line(error: BaseException, text: str) -> str:
         return f"{who} was ended by Ray, because its machine had {memory[1]} of {memory[2]} in use"
     if "died unexpectedly" in text:
         return _death(text)
+    if own := _error_lines("\n".join([str(error), *_of_workers(error)])):
+        return own[-1]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [match for line in lines if (match := ERROR_LINE.match(line))]
-    if own:
-        return f"{own[-1][1]}: {own[-1][2]}"
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+
+
+def _error_lines(text: str) -> list[str]:
+    """The lines of a traceback that name an error, but for wrappers where there is another one."""
+    found = [match for line in text.splitlines() if (match := ERROR_LINE.match(line.strip()))]
+    own = [match for match in found if match[1] not in WRAPPERS]
+    return [f"{match[1]}: {match[2]}" for match in own or found]
 
 
 def _death(text: str) -> str:

@@ -2,6 +2,7 @@ import errno
 import os
 import re
 import time
+import traceback
 
 import pytest
 
@@ -87,6 +88,56 @@ def test_a_shortage_behind_another_error_is_found():
 
 def test_an_error_that_is_no_shortage_gets_no_advice():
     assert shortage("ZeroDivisionError: memory of a division, killed") is None
+
+
+def passed_on(error: BaseException, name: str) -> BaseException:
+    """The error as the caller of a Ray task gets it."""
+    from ray.exceptions import RayTaskError
+
+    text = "".join(traceback.format_exception(error))
+    return RayTaskError(name, text, error, f"ray::{name}", 1, "127.0.0.1").as_instanceof_cause()
+
+
+def failed_in_the_stream(text: str) -> BaseException:
+    """What Ray Train raises in the driver when a stage of Ray Data failed with a RuntimeError of this text."""
+    from ray.data._internal.planner.plan_udf_map_op import _try_wrap_udf_exception
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+    from ray.train.v2._internal.execution.worker_group import poll
+
+    error: BaseException = RuntimeError(text)
+    try:
+        try:
+            raise error
+        except RuntimeError as raised:
+            _try_wrap_udf_exception(raised)
+    except Exception as wrapped:
+        error = wrapped
+    for name in ("MapWorker(MapBatches(Batcher)).submit", "SplitCoordinator.get"):
+        error = passed_on(error, name)
+    failed = UserExceptionWithTraceback(error, "".join(traceback.format_exception(error)))
+    status = poll.WorkerStatus(running=False, error=failed)
+    return poll.WorkerGroupPollStatus({0: status}).get_worker_group_error()
+
+
+def test_the_reason_of_a_run_is_the_error_of_the_stage_and_not_what_ray_wraps_it_in(tmp_path, monkeypatch):
+    from app import run_dir, train
+    from app.config import from_dict
+
+    config = from_dict({"name": "x", "model": "embedded", "steps": 1, "environments": [{"name": "sums"}]})
+    directory = run_dir.create_for(config, tmp_path)
+    why = "no sample could be trained in 3 steps; the most common reason: all rewards of its group are equal"
+
+    monkeypatch.setattr("ray.train.v2._internal.execution.worker_group.poll.ERR_CHAR_LIMIT", 300)
+    error = failed_in_the_stream(why)
+    assert why not in str(error)
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(train, "run", fails)
+    with directory.writer():
+        assert train._recorded(directory, config) == 1
+    assert directory.record()["reason"] == f"RuntimeError: {why}"
 
 
 @pytest.mark.stack
