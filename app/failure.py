@@ -18,7 +18,17 @@ CHOSEN = re.compile(r"Selected to kill: .*?task name=([^,]+),.*? pid=(\d+), actu
 TRAINER = "lower seq_len, set gradient_checkpointing: true, or raise num_workers"
 ENGINE_ON_GPU = "lower engine.gpu_memory_utilization, engine.max_num_seqs or engine.max_model_len"
 MACHINE = "lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine with more memory"
-KILLED = f"it was killed or crashed; if the operating system did it for want of memory, {MACHINE}"
+ADVICE = f"if the operating system did it for want of memory, {MACHINE}"
+KILLED = f"it was killed or crashed; {ADVICE}"
+ENDED = re.compile(r"Job entrypoint command failed with exit code (-?\d+)")
+"""How Ray's message begins when the driver ended; the last lines of its log follow."""
+OF_OTHERS = re.compile(
+    r"\(raylet\b|\(.+? pid=\d+.*?\) |(?:[\d-]+ [\d:,]+\s+)?(?:DEBUG|INFO|WARNING)\b|"
+    r"Running entrypoint for job |run directory: "
+)
+"""Lines of a driver's log that cannot say why it failed: those of other processes, and those that are no errors."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+LOG_CHARS = 20_000  # how much of a log Ray gives
 LAST_LINES, LAST_CHARS = 12, 2000
 SHORTAGES = [
     (
@@ -52,13 +62,21 @@ def reason_of(error: BaseException) -> str:
 
 def reason_of_job(message: str) -> str:
     """Why a Ray job failed whose driver could not say it: Ray's message, which ends with the last lines of its log."""
-    if "died unexpectedly" in message:
-        return f"{_death(message)}; {shortage(message)}"
-    lines = [line for line in message.splitlines() if line.strip()]
-    words = "\n".join(lines[-LAST_LINES:])[-LAST_CHARS:]  # the error itself stands last
-    if "exit code -9" in message:  # its log was cut off anywhere
-        return f"its driver ended with exit code -9; {KILLED}; the last lines of its log:\n{words}"
-    remedy = shortage(message)
+    is_cut = len(message) > LOG_CHARS
+    message = COLOUR.sub("", message)
+    ended = ENDED.match(message)
+    if ended and int(ended[1]) < 0:  # its log was cut off anywhere
+        signal = -int(ended[1])
+        return f"its driver was killed (signal {signal}): resume the run to go on from its last checkpoint; {ADVICE}"
+    lines = message.splitlines()[1 + is_cut if ended else 0 :]  # of a cut log the first line is a part of one
+    own = [line for line in lines if line.strip() and not OF_OTHERS.match(line)]
+    text = "\n".join(own)
+    if "died unexpectedly" in text:
+        return f"{_death(text)}; {shortage(text)}"
+    if not own:
+        return f"its driver ended with exit code {ended[1]} without saying why; see the log" if ended else message
+    words = "\n".join(own[-LAST_LINES:])[-LAST_CHARS:]  # the error itself stands last
+    remedy = shortage(text)
     return f"{words}\n{remedy}" if remedy else words
 
 

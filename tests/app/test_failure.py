@@ -24,6 +24,21 @@ is killed by SIGKILL by OOM killer due to high memory usage. (2) ray stop --forc
 unexpectedly due to SIGSEGV or other unexpected errors."""
 
 
+HEAD = "Job entrypoint command failed with exit code {}, last available logs (truncated to 20,000 chars):\n"
+LOG = """2026-11-30 12:31:50,998\tINFO job_manager.py:581 -- Runtime env is setting up.
+Running entrypoint for job x-3: exec /venv/bin/python -m app.train --run-dir /runs/x --resume
+run directory: /runs/x
+{}
+INFO 2026-11-30 12:32:00,898 serve 22884 -- Connecting to existing Serve app in namespace "serve".
+\x1b[36m(ServeController pid=29006)\x1b[0m INFO 2026-11-30 12:32:01,045 controller 29006 -- Adding 1 replica.
+\x1b[36m(MapWorker(MapBatches(Rollout)) pid=13868)\x1b[0m INFO 2026-11-30 12:28:16,190 serve 13868 -- Started.
+\x1b[36m(JobSupervisor pid=16447)\x1b[0m Task was destroyed but it is pending!
+\x1b[33m(raylet)\x1b[0m WARNING: 34 PYTHON worker processes have been started on node: ca81508a, which is 17x the \
+maximum expected startup concurrency (2). This could be a result of using a large number of actors, \
+tasks blocked in ray.get() calls. A worker died unexpectedly.
+"""
+
+
 def test_the_reason_is_the_innermost_error():
     text = "Training failed:\n[Rank 0]:\nTraceback\n  File x\nValueError: too long\nsome more\n"
     assert reason_of(RuntimeError(text)) == "ValueError: too long"
@@ -40,16 +55,28 @@ def test_a_process_that_ended_without_a_word_is_named_and_not_by_all_that_it_mig
 
 
 def test_of_a_driver_that_could_not_say_why_the_last_lines_of_its_log_are_the_reason():
-    head = "Job entrypoint command failed with exit code {}, last available logs (truncated to 20,000 chars):\n"
     log = "\n".join(f"line {number}\n" for number in range(30))
-    assert reason_of_job(head.format(1) + log).splitlines() == [f"line {number}" for number in range(18, 30)]
-    assert reason_of_job(head.format(-9) + log).startswith(
-        "its driver ended with exit code -9; it was killed or crashed; if the operating system did it for want of "
-        "memory, lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine with more memory; the "
-        "last lines of its log:\nline 18\n"
-    )
-    full = reason_of_job(head.format(1) + "OSError: [Errno 28] No space left on device: 'x'")
+    assert reason_of_job(HEAD.format(1) + log).splitlines() == [f"line {number}" for number in range(18, 30)]
+    full = reason_of_job(HEAD.format(1) + "OSError: [Errno 28] No space left on device: 'x'")
     assert full.endswith("'x'\nthe disk is full: free some space, then resume the run")
+
+
+def test_a_killed_driver_is_one_sentence_without_its_log():
+    assert reason_of_job(HEAD.format(-9) + LOG.format("ValueError: of a sample")) == (
+        "its driver was killed (signal 9): resume the run to go on from its last checkpoint; if the operating system "
+        "did it for want of memory, lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or use a machine "
+        "with more memory"
+    )
+
+
+def test_lines_of_other_processes_and_colours_are_no_reason():
+    said = "\x1b[31mthe configuration of run 'x' is damaged\x1b[0m"
+    assert reason_of_job(HEAD.format(2) + LOG.format(said)) == "the configuration of run 'x' is damaged"
+    cut = "x" * 20_000 + ", and the end of a line of another process\n"
+    assert reason_of_job(HEAD.format(2) + cut + said) == "the configuration of run 'x' is damaged"
+    assert reason_of_job(HEAD.format(2) + LOG.format("")) == (
+        "its driver ended with exit code 2 without saying why; see the log"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,6 +128,7 @@ def passed_on(error: BaseException, name: str) -> BaseException:
 def failed_in_the_stream(text: str) -> BaseException:
     """What Ray Train raises in the driver when a stage of Ray Data failed with a RuntimeError of this text."""
     from ray.data._internal.planner.plan_udf_map_op import _try_wrap_udf_exception
+    from ray.exceptions import UserCodeException
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
     from ray.train.v2._internal.execution.worker_group import poll
 
@@ -110,7 +138,7 @@ def failed_in_the_stream(text: str) -> BaseException:
             raise error
         except RuntimeError as raised:
             _try_wrap_udf_exception(raised)
-    except Exception as wrapped:
+    except UserCodeException as wrapped:
         error = wrapped
     for name in ("MapWorker(MapBatches(Batcher)).submit", "SplitCoordinator.get"):
         error = passed_on(error, name)
