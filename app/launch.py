@@ -5,6 +5,7 @@ is interrupted. The run directory stays.
 """
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -30,12 +31,12 @@ FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM. Not an Exception: nothing on the way may take it for a failure."""
+    """Ctrl-C, SIGTERM or a closed terminal. Not an Exception: nothing on the way may take it for a failure."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, _interrupt) for number in _ends()}
     try:
         config = configs.load(options.config, options.overrides)
         local_ray.check_port(options.port, _another(options.port))
@@ -179,9 +180,17 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
+def _ends() -> list[signal.Signals]:
+    """The signals that end us: a closed terminal too, unless we were started to outlive it (nohup)."""
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if outlives else [signal.SIGHUP])]
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
     """One Ctrl-C often arrives twice: from the terminal, and passed on by `make` or `timeout`."""
     global _interrupted_at
+    if number == signal.SIGHUP:  # nobody reads on: a word to the closed terminal would be an error while stopping
+        sys.stdout = sys.stderr = io.StringIO()
     again_after_s, _interrupted_at = time.monotonic() - _interrupted_at, time.monotonic()
     if again_after_s > ONE_INTERRUPT_S:
         raise Interrupted

@@ -102,6 +102,25 @@ def test_a_port_in_use_is_said_before_anything_is_started(config, capsys, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_what_ends_the_program_is_an_interruption(number, config, monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(launch.sys, name, getattr(launch.sys, name))  # a closed terminal is given up
+    monkeypatch.setattr(launch, "_interrupted_at", -launch.ONE_INTERRUPT_S)
+    monkeypatch.setattr(launch, "launch", lambda *_: signal.raise_signal(number))
+    before = signal.getsignal(number)
+    assert launch.main([config, f"--port={local_ray.free_ports(1)[0]}"]) == launch.INTERRUPTED
+    assert signal.getsignal(number) is before
+
+
+def test_a_program_that_shall_outlive_its_terminal_does(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in launch._ends()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_make_hands_on_the_port_and_the_overrides():
     root = Path(launch.__file__).parent.parent
     words = ["make", "-n", "demo", "PORT=18001", "ARGS=steps=20 seed=1"]
