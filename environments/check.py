@@ -66,7 +66,12 @@ def check(wish: Wish) -> list[Finding]:
     found = [_ids(first), _disjoint(first), _same_twice(first, second)]
     found += _prompts(wish, first)
     replies, again = _judged_twice(wish, first)
-    found += [*_gold(wish, replies), *_worthless(replies), _metrics(replies, first.metrics_ranges)]
+    found += [
+        *_gold(wish, replies),
+        *_worthless(replies),
+        *_all_equal(wish, replies),
+        _metrics(replies, first.metrics_ranges),
+    ]
     return [*found, _same_rewards(replies, again), _latency(wish, replies), _failures(replies)]
 
 
@@ -190,6 +195,17 @@ def _worthless(replies: Sequence[Reply]) -> Iterator[Finding]:
         is_bad = as_good > 0 if kind == "empty" else bool(gold) and mean >= sum(gold) / len(gold)
         often = f"; as much as the best gold answer {as_good} times of {len(rewards)}" if as_good else ""
         yield Finding("fail" if is_bad else "ok", what, f"scores {mean:.3g} on average{often}")
+
+
+def _all_equal(wish: Wish, replies: Sequence[Reply]) -> Iterator[Finding]:
+    """A constant reward without a gold answer; with one, the empty reply that scores as much tells it."""
+    rewards = [reply.reward for reply in replies if reply.reward is not None]
+    if len(rewards) < 2 or len(set(rewards)) > 1 or any(reply.kind == "gold" for reply in replies):
+        return
+    is_best = wish.reward_max is not None and rewards[0] >= wish.reward_max
+    said = f"all {len(rewards)} replies that were tried score {rewards[0]:g}"
+    why = "nothing is learnt where rewards are equal; define gold_completion(sample) to see whether a right one differs"
+    yield Finding("fail" if is_best else "warn", "different rewards", f"{said}: {why}")
 
 
 def _metrics(replies: Sequence[Reply], ranges: Mapping[str, Mapping[str, Any]]) -> Finding:

@@ -76,6 +76,11 @@ class Generous(Sound):
         return RewardResult(1.0, {"exact": 1.0})
 
 
+class Constant(Generous):
+    def gold_completion(self, sample):
+        return None
+
+
 class OutOfRange(Sound):
     def compute_reward(self, completion, sample, eos_token=""):
         return RewardResult(float(completion == sample.answer), {"exact": float(len(completion))})

@@ -33,7 +33,8 @@ def not_ok(name, **changes):
         ("NoEval", {"held out": "warn"}),
         ("FromSet", {"same samples": "fail"}),
         ("WrongGold", {"gold answers": "fail"}),
-        ("NoGold", {"gold answers": "warn"}),
+        ("NoGold", {"gold answers": "warn", "different rewards": "warn"}),
+        ("Constant", {"gold answers": "warn", "different rewards": "warn"}),
         ("Generous", {"the empty reply": "fail", "random characters": "fail", "another's gold": "fail"}),
         ("OutOfRange", {"metrics": "fail"}),
         ("SometimesNamed", {"metrics": "warn"}),
@@ -76,6 +77,13 @@ def test_a_maximum_that_is_never_reached_is_found():
     assert findings("Sound", reward_max=2.0)["gold answers"].text == (
         "6 of 6 do not get the maximum 2, like 'Say 0.': 1"
     )
+
+
+def test_a_constant_reward_is_told_and_is_a_fault_where_it_is_the_maximum():
+    found = findings("Constant")["different rewards"]
+    assert found.text.startswith("all 12 replies that were tried score 1: nothing is learnt")
+    assert findings("Constant", reward_max=1.0)["different rewards"].level == "fail"
+    assert "different rewards" not in findings("Sound")
 
 
 def test_prompts_are_held_against_the_limit():
