@@ -131,7 +131,7 @@ def test_half_a_character_in_a_record_arrives_as_its_escape(offline, tmp_path):
 
 def test_a_record_of_another_version_says_what_it_lacks(offline, tmp_path):
     run = new_run(tmp_path)
-    (run.path / "run.json").write_text('{"state": "running"}')
+    (run.path / "run.json").write_text('{"format": 1, "state": "running"}')
     assert offline.get("/api/runs").json() == []
     assert "lacks algorithm, archived" in offline.get(f"/api/runs/{run.id}").json()["detail"]
 

@@ -91,10 +91,12 @@ def test_a_program_that_tampers_with_its_test_does_not_pass(code, program):
     ],
 )
 def test_a_program_cannot_leave_its_sandbox(program):
+    outside = Path("/tmp/telescope-was-here")
+    outside.unlink(missing_ok=True)
     ran = LocalSandbox().run(program, "", LIMITS)
     assert ran.error is not None
     assert len(ran.output) <= LIMITS.output_bytes
-    assert not Path("/tmp/telescope-was-here").exists()
+    assert not outside.exists()
 
 
 def test_a_program_cannot_signal_a_process_of_its_own_user():
