@@ -55,16 +55,27 @@ def host() -> dict[str, Any]:
 
 
 def cluster() -> dict[str, Any] | None:
-    """Resources, nodes and living actors; None when this process is not connected to a cluster.
+    """Resources, nodes and living actors, or `problem` with why Ray cannot say them; None when this process is not
+    connected to a cluster.
 
     Ray is asked only when it is already imported: a dashboard without a cluster must not start one.
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
+    from ray.util.state.exception import RayStateApiException
+
+    try:
+        return _resources_and_actors(ray)
+    except (OSError, RuntimeError, ValueError, RayStateApiException, ray.exceptions.RayError) as error:
+        return {"problem": f"Ray does not say what the cluster has ({type(error).__name__}): {error}"}
+
+
+def _resources_and_actors(ray: Any) -> dict[str, Any]:
     from ray.util import state
 
-    actors = state.list_actors(limit=200, detail=False, raise_on_missing_output=False)
+    address = ray.get_runtime_context().gcs_address  # a machine may have more than one Ray
+    actors = state.list_actors(address=address, limit=200, detail=False, raise_on_missing_output=False)
     return {
         "total": ray.cluster_resources(),
         "available": ray.available_resources(),

@@ -2,6 +2,9 @@
 
 import threading
 import time
+from types import SimpleNamespace
+
+import pytest
 
 from ui.infra import CpuMeter
 
@@ -23,3 +26,39 @@ def test_without_a_cluster_the_machine_is_shown_and_ray_is_absent(dashboard):
     found = dashboard.get("/data/infra").json()
     assert found["ray"] is None
     assert 0 < found["host"]["memory_used"] < found["host"]["memory_total"]
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """As in a replica on a cluster at 192.0.2.2:6379."""
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="192.0.2.2:6379"))
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.0})
+    monkeypatch.setattr(ray, "nodes", list)
+
+
+def test_the_actors_are_those_of_the_own_cluster_where_a_machine_has_several(dashboard, connected, monkeypatch):
+    engine = SimpleNamespace(class_name="Engine", name="engine", state="ALIVE", pid=7)
+    there = {"192.0.2.2:6379": [engine]}
+    monkeypatch.setattr("ray.util.state.list_actors", lambda address=None, **_: there[address])
+    assert dashboard.get("/data/infra").json()["ray"]["actors"] == [
+        {"class": "Engine", "name": "engine", "state": "ALIVE", "pid": 7}
+    ]
+
+
+def test_what_ray_cannot_say_is_a_message_beside_the_machine(dashboard, connected, monkeypatch):
+    from ray.util.state.exception import ServerUnavailable
+
+    def fails(**_):
+        raise ServerUnavailable("Failed to connect to API server.")
+
+    monkeypatch.setattr("ray.util.state.list_actors", fails)
+    answer = dashboard.get("/data/infra")
+    assert answer.status_code == 200
+    assert answer.json()["ray"] == {
+        "problem": "Ray does not say what the cluster has (ServerUnavailable): Failed to connect to API server."
+    }
+    assert answer.json()["host"]["memory_total"] > 0

@@ -65,7 +65,8 @@ class Infra {
     fill(this.ray, h("h2", {}, "Ray"), found.ray ? this.cluster(found.ray) : h("div", { class: "row spread" }, h("p", { class: "muted" }, "No cluster is connected: this dashboard reads runs from disk only. Started on a cluster, it also shows nodes, actors and resources."), command("serve run app.serve:app")));
   }
 
-  cluster({ total, available, nodes, actors }) {
+  cluster({ problem, total, available, nodes, actors }) {
+    if (problem) return h("p", { class: "warn" }, problem);
     const resources = Object.keys(total).filter((name) => !name.startsWith("node:")).sort();
     const amount = (name, value) => (/memory/.test(name) ? bytes(value) : number(value));
     const table = (head, rows) => h("table", { class: "grid-table" }, h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
