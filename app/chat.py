@@ -15,8 +15,9 @@ def render(tokenizer: Any, prompt: Prompt) -> list[int]:
     """The ids of a prompt. Text of the prompt never becomes a control token, which could forge a turn.
 
     With a chat template, a text is one user message. Without one, it is the text after whatever the tokenizer
-    begins a text with.
+    begins a text with. Raises BadPolicy for a prompt that the model cannot be asked.
     """
+    _refuse_surrogates(prompt)
     if tokenizer.chat_template is None:
         return _plain_ids(tokenizer, prompt)
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -35,6 +36,7 @@ def continuation(tokenizer: Any, messages: Sequence[Message], ends: Collection[i
     ends: the tokens that end a turn. is_closed: the policy's last token is one of them, so that none is added.
     Without a chat template, the messages' texts follow each other after the end token.
     """
+    _refuse_surrogates(list(messages))
     if tokenizer.chat_template is None:
         text = "".join(message["content"] for message in messages)
         ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
@@ -131,6 +133,18 @@ def _piecewise_ids(tokenizer: Any, messages: list[Message], opening: Sequence[Me
 def _mark(number: int) -> str:
     """A text that no model writes, of characters that no alphabet uses."""
     return f"\ue000{number}\ue001"
+
+
+def _refuse_surrogates(said: Prompt) -> None:
+    """A string of Python may hold half of a UTF-16 pair, which no encoding has and no tokenizer takes."""
+    text = said if isinstance(said, str) else "".join(message["role"] + message["content"] for message in said)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadPolicy(
+            f"prompt {_short(said)} holds {text[error.start]!r}, half of a surrogate pair, which is no character of a "
+            "text; mend or leave out the sample"
+        ) from error
 
 
 def _refuse_control(tokenizer: Any, ids: Sequence[int], wanted: int, said: Prompt) -> None:

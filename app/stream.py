@@ -27,7 +27,8 @@ from app.prompts import PromptOrder, weight_at
 from app.rollout import GROUP, SAMPLE, Rollout
 from app.run_context import RunContext, answer
 from app.weights import store
-from environments.base import Sample, encode_prompt
+from environments.base import Prompt, Sample, encode_prompt
+from environments.checks import clean
 from environments.loader import load
 from environments.pool import EnvironmentPool
 
@@ -76,10 +77,16 @@ def group_row(group: int, label: str, sample: Sample) -> dict[str, Any]:
         "group_id": group,
         "env": label,
         "problem_id": sample.problem_id,
-        "prompt": encode_prompt(sample.prompt),
+        "prompt": _storable(sample.prompt),
         "answer": json.dumps(sample.answer),
         "metadata": json.dumps(dict(sample.metadata)),
     }
+
+
+def _storable(prompt: Prompt) -> str:
+    """Column of a prompt. A text that no encoding has goes as a message, escaped: the sampler says what is wrong."""
+    column = encode_prompt(prompt)
+    return column if clean(column) == column else encode_prompt([{"role": "user", "content": str(prompt)}])
 
 
 class Tickets(Datasource):

@@ -40,6 +40,18 @@ def test_messages_need_a_chat_template(characters):
         render(characters, [{"role": "user", "content": "hi"}])
 
 
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_half_of_a_surrogate_pair_is_named_with_the_prompt(template):
+    tokenizer = embedded.make_tokenizer()
+    tokenizer.chat_template = template
+    wrong = r"prompt .*hi \\ud800.* holds '\\ud800', half of a surrogate pair, which is no character of a text; mend or"
+    for prompt in ("hi \ud800", [{"role": "user", "content": "hi \ud800"}]):
+        with pytest.raises(BadPolicy, match=wrong):
+            render(tokenizer, prompt)
+    with pytest.raises(BadPolicy, match=wrong):
+        continuation(tokenizer, [{"role": "user", "content": "hi \ud800"}], (), is_closed=True)
+
+
 def test_a_text_becomes_one_user_message(chat):
     ids = render(chat, "hi")
     assert chat.decode(ids) == "<bos>user:hi<eos><bos>assistant:"

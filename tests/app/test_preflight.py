@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from app import preflight
+from app import embedded, preflight
 from app.preflight import Refused
+from environments.base import Sample
 from tests.app.tiny import tiny_config
 
 
@@ -156,3 +157,12 @@ def test_a_chat_template_that_does_not_know_the_role_of_an_answer_is_refused_bef
 def test_the_embedded_policy_needs_worked_examples():
     with pytest.raises(Refused, match="has no worked_examples"):
         preflight.policy_of(tiny_config(model="embedded", environments=[{"name": "reverse_text"}]))
+
+
+def test_a_prompt_that_is_no_text_is_refused_with_its_environment(tmp_path, monkeypatch):
+    embedded.make_tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setattr(preflight, "samples_of", lambda *_: [Sample("hi \ud800", 1)])
+    with pytest.raises(
+        Refused, match=r"environment 'sums', 'hi \\ud800': prompt .* holds '\\ud800', half of a surrogate"
+    ):
+        preflight.check_prompts(tiny_config(), tmp_path)

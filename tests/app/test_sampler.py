@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import ray
 from ray.serve._private.common import DeploymentID
@@ -122,6 +123,15 @@ def drawn(sampler: Sampler, prompt: Any = PROMPT, seed: int | None = None) -> li
 
 def text_of(sampler: Sampler, ids: list[int]) -> str:
     return sampler.tokenizer.decode(ids)
+
+
+def test_a_prompt_that_is_no_text_is_an_error_of_its_samples_that_can_be_stored(rig):
+    rows = drawn(rig(n=2, name="sums"), "hi \ud800")
+    pa.array([row["prompt"] for row in rows], pa.string())
+    assert [(row["finish"], row["prompt_ids"], row["token_ids"]) for row in rows] == [("error", [], [])] * 2
+    assert all(
+        row["error"].startswith("prompt: prompt ") and "holds '\\ud800', half of" in row["error"] for row in rows
+    )
 
 
 def test_the_next_prompt_is_the_ids_so_far_and_the_environments(rig):
