@@ -16,6 +16,7 @@ from typing import Any
 
 from app.model_cache import BadPolicy
 from environments.base import WorkedExample
+from environments.checks import BadEnvironment, raised, shown
 from environments.loader import load
 
 log = logging.getLogger(__name__)
@@ -112,10 +113,37 @@ def make_model(tokenizer: Any) -> Any:
 
 def worked_examples(environments: Chosen, seed: int) -> Iterator[WorkedExample]:
     """The environments' examples, in turn."""
-    streams = [load(*chosen).worked_examples(seed) for chosen in environments]
+    streams = [_examples_of(*chosen, seed) for chosen in environments]
     while True:
         for stream in streams:
             yield next(stream)
+
+
+def _examples_of(name: str, kwargs: dict[str, Any], seed: int) -> Iterator[WorkedExample]:
+    """The examples of one environment. What is wrong with them is a refusal that names it."""
+    who = f"environment {name!r}: worked_examples(seed)"
+    wanted = "wanted pairs (prompt, completion) without end, each given with `yield`"
+    try:
+        found: Any = load(name, kwargs).worked_examples(seed)
+        if not isinstance(found, Iterator):
+            raise BadPolicy(f"{who} returned {shown(found)}; {wanted}")
+        for example in found:
+            if not _is_example(example):
+                raise BadPolicy(f"{who} gave {shown(example)}; {wanted}")
+            yield example
+    except (BadPolicy, BadEnvironment, NotImplementedError):
+        raise
+    except Exception as error:
+        raise BadPolicy(f"{who} failed: {raised(error)}") from error
+    raise BadPolicy(f"{who} came to an end; {wanted}")
+
+
+def _is_example(value: Any) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        return False
+    prompt, completion = value
+    turns = [completion] if isinstance(completion, str) else completion
+    return isinstance(prompt, str) and isinstance(turns, Sequence) and all(isinstance(turn, str) for turn in turns)
 
 
 def warm_up(model: Any, tokenizer: Any, examples: Iterator[WorkedExample]) -> None:

@@ -44,7 +44,10 @@ class FunctionEnvironment:
         return self._samples(split)
 
     def worked_examples(self, seed: int) -> Any:
-        raise NotImplementedError(f"environment {self.name!r} is a bare function: it has no worked examples")
+        raise NotImplementedError(
+            f"environment {self.name!r} is a bare function: it has no worked_examples(seed), on which the embedded "
+            "policy is warmed up; make it a class that has them, or choose another model"
+        )
 
     def map_fn(self, eos_token: str = "") -> MapFn:
         from environments.batch import score_table  # batch imports this module

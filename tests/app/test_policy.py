@@ -106,6 +106,27 @@ def test_an_environment_without_worked_examples_says_so(cache):
     assert list(cache.glob("*.part-*")) == []
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return [('1+1=', '2')]", r"returned \[\('1\+1=', '2'\)\] \(list\); wanted pairs"),
+        ("yield '1+1=', '2'", "came to an end; wanted pairs"),
+        ("yield '12'", r"gave '12' \(str\); wanted pairs"),
+        ("yield '1+1=', 2", "gave .*; wanted pairs"),
+        ("yield '1', 1 / 0", "failed: ZeroDivisionError"),
+    ],
+)
+def test_worked_examples_that_are_none_are_refused_by_name(body, said, tmp_path):
+    file = tmp_path / "own.py"
+    source = (
+        "from environments.base import *\nclass Own(SingleTurnEnvironment):\n    def worked_examples(self, seed):\n"
+    )
+    file.write_text(f"{source}        {body}\n")
+    examples = embedded.worked_examples([(str(file), {})], seed=0)
+    with pytest.raises(BadPolicy, match=rf"environment .*own.py': worked_examples\(seed\) {said}"):
+        [next(examples) for _ in range(2)]
+
+
 @pytest.mark.parametrize("example", [("é", "x"), ("x", "é"), ("x" * 600, "y")])
 def test_an_example_it_cannot_read_is_refused(characters, example):
     with pytest.raises(BadPolicy, match="cannot learn the worked example"):
