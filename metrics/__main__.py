@@ -22,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     run_dir = Path(options.run)
     if not (run_dir / FOLDER).is_dir():
         print(
-            f"{run_dir}: no run here (there is no folder {FOLDER!r} in it); give the path of a run directory",
+            f"{run_dir}: no run here (there is no folder {FOLDER!r} in it); give the path of a run directory, "
+            "not the run's id alone; it is in the folder that holds the runs, ~/telescope_runs or $TELESCOPE_RUNS",
             file=sys.stderr,
         )
         return 2

@@ -78,7 +78,7 @@ def test_a_run_that_never_made_a_step_is_exported_and_recomputed(tmp_path, lag, 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):
     assert main(["recompute", str(tmp_path)]) == 2
-    assert "give the path of a run directory" in capsys.readouterr().err
+    assert "give the path of a run directory, not the run's id alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
