@@ -134,7 +134,7 @@ class Config(Section):
     environments: Annotated[list[EnvironmentConfig], Field(min_length=1)]
     """What is learnt, and in which proportion."""
 
-    prompts_per_step: Count = 16
+    prompts_per_step: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     """Groups in a batch."""
     group_size: Count = 8
     """Completions sampled per prompt."""
@@ -190,7 +190,7 @@ class Config(Section):
     sapo_tau_neg: Positive = 1.05
     """Steepness of SAPO's gate for negative advantages."""
 
-    learning_rate: Positive = 1e-6
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-6
     """Peak learning rate of AdamW."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after warm-up."""

@@ -92,6 +92,8 @@ def _problem(item: Any, data: Any, model: type[BaseModel]) -> Problem:
         return Problem(key, _not_a_choice(value, _choices(model, loc)))
     if kind == "value_error":
         return Problem(key, f"got {shown(value)}; {context['error']}")
+    if kind == "float_type" and _is_text_of(value, lambda number: not math.isfinite(number)):
+        kind = "finite_number"  # YAML's own is .nan: nan is text, but meant as a number
     wanted = WANTED[kind].format(**context) if kind in WANTED else item["msg"]
     return Problem(key, f"got {shown(value)}, wanted {wanted}{_remedy(kind, value)}")
 
@@ -173,7 +175,7 @@ def _near(word: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:
 
 
 def _remedy(kind: str, value: Any) -> str:
-    if kind in ("float_type", "int_type") and isinstance(value, str) and _is_number(value):
+    if kind in ("float_type", "int_type") and _is_text_of(value, math.isfinite):
         return "; remove the quotes"
     if kind in ("int_type", "int_from_float") and isinstance(value, float) and value.is_integer():
         return f"; write {value:.0f}"
@@ -184,12 +186,12 @@ def _remedy(kind: str, value: Any) -> str:
     return ""
 
 
-def _is_number(text: str) -> bool:
+def _is_text_of(value: Any, kind: Callable[[float], bool]) -> bool:
+    """Whether it is the text of a number of this kind."""
     try:
-        float(text)
+        return isinstance(value, str) and kind(float(value))
     except ValueError:
         return False
-    return True
 
 
 def shown(value: Any) -> str:
