@@ -79,6 +79,6 @@ const percent = (value) => (value == null ? "–" : value.toFixed(1));
 function reasons(found) {
   const list = Object.entries(found || {});
   if (!list.length) return null;
-  return h("div", { class: "reasons" }, h("h3", {}, "Reasons at this step"), list.slice(0, 6).map(([text, amount]) => h("div", {}, h("b", {}, amount), " ", text)));
+  return h("div", { class: "reasons" }, h("h3", {}, "Reasons at this step"), list.slice(0, 6).map(([text, amount]) => h("div", { title: text }, h("b", {}, amount), " ", text)));
 }
 
