@@ -167,7 +167,7 @@ def controlling(api: APIRouter, jobs: Jobs) -> None:
 
     @api.post("/runs/{run_id}/resume")
     def resume(run: KnownRun) -> RunView:
-        """Go on with an ended run from its last checkpoint."""
+        """Go on with a run that was stopped or failed, from its last checkpoint."""
         with _as_http():
             return _view(jobs.resume(run))
 

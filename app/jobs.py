@@ -98,7 +98,7 @@ class Jobs:
         return Run(self, run_dir.open_run(self.folder, run_id))
 
     def resume(self, run: "Run | str", resources: Mapping[str, float] | None = None) -> "Run":
-        """Go on with an ended run, in its own directory, from its last checkpoint."""
+        """Go on with a run that was stopped or failed, in its own directory, from its last checkpoint."""
         run = self.get(run) if isinstance(run, str) else run
         status = run.status()
         if not status.final:
@@ -222,6 +222,7 @@ class Run:
 
     def _check_resumable(self) -> None:
         """A run that never meant to write a checkpoint would begin anew, and its numbers would be out of sight."""
+        self.directory.check_unfinished()
         checkpoints = any(self.directory.checkpoints.glob("step_*/place.json"))
         if not checkpoints and configs.load(self.directory.config_path).checkpoint_every == 0:
             raise RunError(

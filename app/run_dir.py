@@ -182,6 +182,15 @@ class RunDir:
             self._replace({**record, "state": state, "reason": reason, "ended_at": time.time(), "pid": None})
             return True
 
+    def check_unfinished(self) -> None:
+        """Raises RunError for a finished run: a new attempt would have nothing to do."""
+        record = self.record()
+        if record["state"] == "finished":
+            raise RunError(
+                f"run {self.id!r} has finished all of its {record['steps']} steps, nothing is left to resume; to train "
+                "for longer, duplicate it: submit its configuration again with more steps"
+            )
+
     def reopen(self) -> int:
         """Make an ended run pending again and return the number of its new attempt."""
         with self._record_locked():

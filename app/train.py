@@ -238,6 +238,7 @@ def _reopen(run_dir: RunDir, resume: bool) -> None:
     """Makes a run that has begun pending again. Without a new attempt its messages would be taken for repeated ones."""
     if not resume:
         raise RunError(f"run {run_dir.id!r} is {run_dir.state}; add --resume to go on from its newest checkpoint")
+    run_dir.check_unfinished()
     run_dir.check_writable()
     if run_dir.has_writer():
         raise RunError(f"run {run_dir.id!r} is being written by {run_dir.record()['pid']}; stop it first")

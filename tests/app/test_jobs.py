@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app import run_dir
+from app import run_dir, train
 from app.config import ConfigError, from_dict
 from app.jobs import Jobs, StopFailed, _unended
 from app.ray_jobs import NoCluster
@@ -129,10 +129,19 @@ def test_a_driver_that_wrote_no_end_is_failed_with_its_reason(jobs, behaviour, r
     assert run.record()["ended_at"] > run.record()["started_at"]
 
 
+def test_a_finished_run_is_not_resumed_and_stays_finished(offline):
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    directory.end("finished")
+    with pytest.raises(RunError, match=r"has finished all of its 3 steps, nothing is left to resume; .* more steps"):
+        offline.resume(directory.id)
+    assert train.main(["--run-dir", str(directory.path), "--resume"]) == 2
+    assert (directory.state, directory.record()["attempt"]) == ("finished", 1)
+
+
 @pytest.mark.stack
 def test_a_run_that_writes_no_checkpoints_is_not_resumed(jobs):
-    run = jobs.submit(plan("finishes"), ["checkpoint_every=0"])
-    assert run.wait(60) == "finished"
+    run = jobs.submit(plan("raises"), ["checkpoint_every=0"])
+    assert run.wait(60) == "failed"
     with pytest.raises(RunError, match=r"no checkpoint to go on from \(checkpoint_every is 0\); start it again"):
         jobs.resume(run)
 

@@ -7,6 +7,8 @@ import * as url from "./url.js";
 
 const LIST_MS = 8000;
 export const MOST_SHOWN = 10;
+/** Why nothing of a run that has ended is left to resume; empty where it can go on. */
+export const whyNoResume = (row) => (row.state === "finished" ? "All steps are done. To train for longer, duplicate the run with more steps." : "");
 export const isRunning = (row) => ["pending", "starting", "running"].includes(row.state);
 
 export class Session {

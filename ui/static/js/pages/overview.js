@@ -3,7 +3,7 @@
 import { button, fill, h, icon } from "../core/dom.js";
 import { getJson } from "../core/api.js";
 import { age, count, day, duration, lastPart, number, pretty } from "../core/format.js";
-import { isRunning } from "../core/session.js";
+import { isRunning, whyNoResume } from "../core/session.js";
 import * as url from "../core/url.js";
 import { Panel } from "../charts/panel.js";
 import { FocusPage } from "../parts/focus_page.js";
@@ -114,8 +114,9 @@ class Overview {
     const { controls } = this.session;
     const page = { refresh: () => this.session.list(true).then(() => this.frame.choose()) };
     const main = isRunning(row) ? button("Stop", () => act(page, row, "stop"), { icon: "stop" }) : button("Resume", () => act(page, row, "resume"), { icon: "play" });
-    main.disabled = !controls.on;
-    if (!controls.on) main.title = controls.why;
+    const why = controls.on ? whyNoResume(row) : controls.why;
+    main.disabled = Boolean(why);
+    if (why) main.title = why;
     fill(this.acts, main, h("a", { class: "btn", href: url.href("/new", { from: row.id }) }, icon("copy"), "Duplicate"), button("Logs", () => openLogs(row), { icon: "logs" }));
   }
 }

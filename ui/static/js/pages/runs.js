@@ -4,7 +4,7 @@ import { button, debounce, fill, h, iconButton } from "../core/dom.js";
 import { getJson, send } from "../core/api.js";
 import { age, count, duration, lastPart, number, wall } from "../core/format.js";
 import { Poll } from "../core/poll.js";
-import { isRunning } from "../core/session.js";
+import { isRunning, whyNoResume } from "../core/session.js";
 import { colors } from "../core/theme.js";
 import * as url from "../core/url.js";
 import { checkbox, live, menu, menuItem, searchBox, segments } from "../parts/controls.js";
@@ -116,10 +116,11 @@ class RunsPage {
 
   actions(row, name) {
     const { controls } = this.session;
-    const off = controls.on ? {} : { disabled: true, title: controls.why };
+    const why = controls.on ? whyNoResume(row) : controls.why;
+    const off = why ? { disabled: true, title: why } : {};
     const main = isRunning(row)
-      ? iconButton("stop", controls.on ? `Stop ${name}` : controls.why, () => act(this, row, "stop"), off)
-      : iconButton("play", controls.on ? `Resume ${name}` : controls.why, () => act(this, row, "resume"), off);
+      ? iconButton("stop", why || `Stop ${name}`, () => act(this, row, "stop"), off)
+      : iconButton("play", why || `Resume ${name}`, () => act(this, row, "resume"), off);
     const more = menu("", (close) => [
       menuItem("Logs", () => (close(), openLogs(row)), { icon: "logs" }),
       menuItem("Duplicate", () => (location.href = url.href("/new", { from: row.id })), { icon: "copy" }),
