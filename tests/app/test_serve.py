@@ -16,7 +16,7 @@ from tests.control import control_plane
 def control(serve_url, ray_cluster, tmp_path_factory):
     """An HTTP client of the control plane, and the folder of its runs."""
     root = tmp_path_factory.mktemp("runs")
-    with control_plane(root), httpx.Client(base_url=serve_url, timeout=30) as http:
+    with control_plane(root, serve_url), httpx.Client(base_url=serve_url, timeout=30) as http:
         yield http, root
 
 

@@ -16,7 +16,7 @@ def test_a_run_is_started_watched_stopped_resumed_duplicated_and_its_failure_rea
     config = small_run(name="browser", steps=400, checkpoint_every=1, max_async_rollout=1)
     file = tmp_path / "config.yaml"
     YAML(typ="safe", pure=True).dump(config, file)
-    with control_plane(tmp_path / "runs"):
+    with control_plane(tmp_path / "runs", serve_url):
         found = flow(
             "controls", serve_url, limit_s=900, config=file.read_text(), backend="tests.e2e.backends:DiesInStepThree"
         )
