@@ -29,8 +29,8 @@ START_LIMIT_S = 60.0
 MAX_LIMIT_S = 86_400.0
 """A day: beyond it a limit is a mistake, and far beyond it the operating system refuses to wait."""
 
-EXIT_GRACE_S = 1.0
-"""Time for a process that closed its connection to end by itself, so that its own exit code is seen."""
+EXIT_GRACE_S = 5.0
+"""Time for a process that closed its connection to end by itself, even on a busy machine: its exit code tells more."""
 
 ASYNC_GRACE_S = 1.0
 """An async call that passes its limit is first cancelled from within; after this, its process is killed."""
