@@ -31,6 +31,8 @@ CPU_ENVIRONMENT = {
 }
 ENGINE_RETURN_S = 300
 """Longest time that a caller waits for the replacement of an engine that died."""
+PREFILL_TOKENS = 2048
+"""Tokens that an engine on the CPU computes at once, unless one prompt may be longer."""
 UNPUSHED = "default"
 """vLLM's name for the weights that it loaded by itself."""
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
@@ -382,7 +384,13 @@ def engine_args(config: Config, use_gpu: bool) -> dict[str, Any]:
     if use_gpu:
         return common | {"gpu_memory_utilization": engine.gpu_memory_utilization}
     # Said in bytes: with nothing said vLLM claims most of the machine's memory.
-    return common | {"kv_cache_memory_bytes": engine.kv_cache_mb << 20}
+    # Whole prompts: a seeded request whose prompt is cut into parts makes vLLM rewind its generator, which torch's on
+    # the CPU cannot, and the engine dies.
+    return common | {
+        "kv_cache_memory_bytes": engine.kv_cache_mb << 20,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(engine.max_model_len, PREFILL_TOKENS),
+    }
 
 
 def dtype_name(config: Config, use_gpu: bool) -> str:
