@@ -10,16 +10,16 @@ import argparse
 import os
 import tempfile
 import time
-from contextlib import suppress
 from typing import Any
 
 from app import local_ray
 from app.config import Config, load
-from app.jobs import Jobs, Run
+from app.jobs import Jobs
 from app.launch import Dashboard
 from app.policy import prepare
 from app.run_dir import FINAL, application_of
 from bench.family import Family
+from bench.loop import last_step
 
 CONFIG = "configs/demo.yaml"
 POLL_S = 0.25
@@ -47,7 +47,7 @@ def stages(config: Config) -> tuple[dict[str, float], Family]:
             reached("driver began", run.record()["state"] != "pending")
             reached("dashboard answers", _running(applications, "telescope"))
             reached("engine ready", _running(applications, application_of(run.id)))
-            reached("first step", _has_stepped(run))
+            reached("first step", last_step(run) > 0)
             if run.record()["state"] in FINAL or time.monotonic() - began > LIMIT_S:
                 raise RuntimeError(f"no first step within {LIMIT_S} s: {run.status().sentence()}\n{run.logs(tail=30)}")
             time.sleep(POLL_S)
@@ -58,12 +58,6 @@ def stages(config: Config) -> tuple[dict[str, float], Family]:
 
 def _running(applications: dict[str, Any], name: str) -> bool:
     return applications.get(name, {}).get("status") == "RUNNING"
-
-
-def _has_stepped(run: Run) -> bool:
-    with suppress(FileNotFoundError):
-        return bool(run.metrics(keys=["grad_norm"])["last_step"])
-    return False
 
 
 def report(seen: dict[str, float], family: Family) -> str:
