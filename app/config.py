@@ -94,8 +94,8 @@ class SeqMaskConfig(Section):
 
 
 class EngineConfig(Section):
-    kv_cache_mb: Count = 128
-    """Memory of the key-value cache of one engine on CPU, in MiB."""
+    kv_cache_mb: Count = 160
+    """Memory of the key-value cache of one engine on CPU, in MiB: what the sequences that it decodes at once remember."""
     max_model_len: Count
     """Longest prompt plus completion, in tokens; by default max_prompt_tokens + max_tokens."""
     max_num_seqs: Count = 128

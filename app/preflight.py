@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from environments.checks import BadEnvironment
 from environments.loader import load as load_environment
 from environments.multi_turn import MultiTurnEnvironment
 
+logger = logging.getLogger("telescope")
 CHECKED_PROMPTS = 200
 STREAM_CPUS = 0.2  # what the stages of the stream reserve together, and some room
 BLOCK_TOKENS = 128  # vLLM on CPU gives memory to sequences in blocks of at most so many tokens
@@ -184,16 +186,32 @@ def check_engine(config: Config, model: Path | str, use_gpu: bool) -> None:
             f"engine.max_model_len is {length}, but {model} was made for {positions} positions; lower "
             "max_prompt_tokens or max_tokens"
         )
-    if not use_gpu and (needed := kv_cache_bytes(shape, length)) > config.engine.kv_cache_mb << 20:
+    if not use_gpu:
+        _check_cache(config, shape)
+
+
+def _check_cache(config: Config, shape: Mapping[str, Any]) -> None:
+    """The key-value cache holds a sequence of the longest length; says so when it holds fewer than may be decoded."""
+    engine = config.engine
+    length, room = engine.max_model_len, engine.kv_cache_mb << 20
+    block = block_bytes(shape)
+    needed = -(-length // BLOCK_TOKENS)
+    blocks = room // block - 1  # vLLM keeps one empty
+    if blocks < needed:
         raise Refused(
-            f"engine.kv_cache_mb is {config.engine.kv_cache_mb}, but one sequence of {length} tokens needs "
-            f"{-(-needed >> 20) if needed else 0} MiB; raise it or lower max_tokens"
+            f"engine.kv_cache_mb is {engine.kv_cache_mb}, but one sequence of {length} tokens needs "
+            f"{-(-(needed + 1) * block >> 20)} MiB; raise it or lower max_tokens"
+        )
+    if blocks // needed < engine.max_num_seqs:
+        logger.warning(
+            "engine.kv_cache_mb %d holds %d sequences of %d tokens, engine.max_num_seqs is %d: longer ones wait for "
+            "each other",
+            *(engine.kv_cache_mb, blocks // needed, length, engine.max_num_seqs),
         )
 
 
-def kv_cache_bytes(shape: Mapping[str, Any], length: int) -> int:
-    """Bytes of keys and values of one float32 sequence of `length` tokens, in whole blocks."""
+def block_bytes(shape: Mapping[str, Any]) -> int:
+    """Bytes of the float32 keys and values of a whole block of tokens."""
     heads = shape["num_attention_heads"]
     size = shape.get("head_dim") or shape["hidden_size"] // heads
-    per_token = 2 * shape["num_hidden_layers"] * shape.get("num_key_value_heads", heads) * size * 4
-    return -(-length // BLOCK_TOKENS) * BLOCK_TOKENS * per_token
+    return 2 * shape["num_hidden_layers"] * shape.get("num_key_value_heads", heads) * size * 4 * BLOCK_TOKENS

@@ -290,6 +290,12 @@ class EagerWait(ExecutionCallback):
         executor._metadata_fetcher = InlineMetadataFetcher()
         streaming_executor_state.ray = _EagerRay(ray)  # type: ignore[assignment]
 
+    def on_execution_step(self, executor: Any) -> None:
+        """Takes what the step's own dispatch has made: no task runs for it, so the next wait would not end with it."""
+        for operator, state in executor._topology.items():
+            while operator.has_next():
+                state.add_output(operator.get_next())
+
 
 class _EagerRay:
     """The module `ray`, but a wait ends when the first task has something, and takes what comes right after with it."""

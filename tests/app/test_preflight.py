@@ -24,16 +24,25 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_sequence_takes_keys_and_values_of_whole_blocks():
+def test_a_block_holds_the_keys_and_values_of_its_tokens():
     shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "num_hidden_layers": 8}
-    assert preflight.kv_cache_bytes(shape, 129) == 2 * 8 * 2 * 16 * 4 * 256
+    assert preflight.block_bytes(shape) == 2 * 8 * 2 * 16 * 4 * 128
+
+
+@pytest.mark.parametrize(("megabytes", "held"), [(4, 15), (5, None)])
+def test_a_cache_that_holds_fewer_sequences_than_may_be_decoded_is_told(folder, caplog, megabytes, held):
+    """Blocks of 1/4 MiB, one of them kept empty by vLLM: 16 sequences need 17."""
+    preflight.check_engine(tiny_config(engine={"kv_cache_mb": megabytes, "max_num_seqs": 16}), folder, use_gpu=False)
+    told = f"engine.kv_cache_mb {megabytes} holds {held} sequences of 32 tokens, engine.max_num_seqs is 16"
+    assert (told in caplog.text) == (held is not None)
+    assert held is not None or not caplog.records
 
 
 def test_too_little_memory_for_the_cache_names_both_numbers(folder):
     config = tiny_config(engine={"kv_cache_mb": 1})
     shape = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 64}
     (folder / "config.json").write_text(json.dumps(shape))
-    with pytest.raises(Refused, match=r"engine\.kv_cache_mb is 1, but one sequence of 32 tokens needs 2 MiB"):
+    with pytest.raises(Refused, match=r"engine\.kv_cache_mb is 1, but one sequence of 32 tokens needs 4 MiB"):
         preflight.check_engine(config, folder, use_gpu=False)
 
 

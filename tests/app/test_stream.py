@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 from ray.data import DataContext
 from ray.data._internal.execution import streaming_executor_state as executor_state
+from ray.data._internal.execution.interfaces import RefBundle
 from ray.data._internal.execution.metadata_fetcher import InlineMetadataFetcher, MetadataFetcher
 from ray.data._internal.execution.streaming_executor import StreamingExecutor
 
@@ -66,3 +67,12 @@ def test_ray_datas_executor_waits_this_way(monkeypatch):
     operator: Any = Mock(get_active_tasks=lambda: [Mock(get_waitable=lambda: "a")], has_next=lambda: False)
     executor_state.process_completed_tasks({operator: Mock(op=operator)}, [], 0, Mock(), executor._metadata_fetcher)
     assert [asked["timeout"] for asked in ray.asked] == [stream.IDLE_S]
+
+
+def test_what_the_splitter_hands_on_reaches_the_trainer_within_the_same_step():
+    rank_0 = RefBundle([], owns_blocks=True, schema=None, output_split_idx=0)
+    made = [rank_0]
+    splitter: Any = Mock(has_next=lambda: bool(made), get_next=made.pop)
+    state = Mock()
+    EagerWait().on_execution_step(Mock(_topology={splitter: state}))
+    state.add_output.assert_called_once_with(rank_0)
