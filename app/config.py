@@ -95,7 +95,7 @@ class SeqMaskConfig(Section):
 
 class EngineConfig(Section):
     kv_cache_mb: Count = 160
-    """Memory of the key-value cache of one engine on CPU, in MiB: what the sequences that it decodes at once remember."""
+    """Memory of the key-value cache of one engine on CPU, in MiB. Sequences that it has no room for wait."""
     max_model_len: Count
     """Longest prompt plus completion, in tokens; by default max_prompt_tokens + max_tokens."""
     max_num_seqs: Count = 128

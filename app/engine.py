@@ -248,6 +248,7 @@ class PolicyEngine:
             stop_token_ids=list(sampling.stop_token_ids),
             seed=sampling.seeds[index] if sampling.seeds else None,
             logprobs=0,
+            flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
@@ -303,9 +304,11 @@ class _shared_file:
         Path(self.path).unlink(missing_ok=True)
 
 
-def _logprobs(entries: Any, tokens: Sequence[int]) -> tuple[float, ...]:
-    """vLLM's candidates of each token → the log-probability of the one that was sampled."""
-    return tuple(entry[token].logprob for entry, token in zip(entries, tokens, strict=True))
+def _logprobs(candidates: Any, tokens: Sequence[int]) -> tuple[float, ...]:
+    """vLLM's candidates of each token (flat) → the log-probability of the one that was sampled: the only one."""
+    if tuple(candidates.token_ids) != tuple(tokens):
+        raise RuntimeError(f"the engine gave log-probabilities of other tokens than {tokens}: {candidates.token_ids}")
+    return tuple(candidates.logprobs)
 
 
 def _versions(spans: Any, num_tokens: int) -> tuple[int, ...]:

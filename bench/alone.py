@@ -47,7 +47,7 @@ def measured(run: Path, first: int, work: Callable[[Rows], None]) -> dict[int, l
 
 
 def engine_work(config: Config, model: str) -> Callable[[Rows], None]:
-    """The step's requests at once, each as long as it was in the run."""
+    """The step's requests at once, each as long as it was in the run, and seeded where they were."""
     from app.engine import CPU_ENVIRONMENT, ENVIRONMENT, engine_args
 
     os.environ.update(CPU_ENVIRONMENT | ENVIRONMENT)
@@ -61,16 +61,20 @@ def engine_work(config: Config, model: str) -> Callable[[Rows], None]:
     )
 
     def work(rows: Rows) -> None:
-        lengths = [len(row["token_ids"]) for row in rows]
-        engine.generate(
-            [{"prompt_token_ids": row["prompt_ids"]} for row in rows],
-            [
-                SamplingParams(max_tokens=n, ignore_eos=True, temperature=1.0, logprobs=0, detokenize=False)
-                for n in lengths
-            ],
-            use_tqdm=False,
-        )
+        prompts = [{"prompt_token_ids": row["prompt_ids"]} for row in rows]
+        engine.generate(prompts, [params(row) for row in rows], use_tqdm=False)
         engine.reset_prefix_cache()
+
+    def params(row: dict[str, Any]) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=len(row["token_ids"]),
+            ignore_eos=True,
+            temperature=config.temperature_of(row["env"]),
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            seed=row["sample_id"] if config.max_async_rollout == 0 else None,
+        )
 
     return work
 
