@@ -58,6 +58,7 @@ class RunView(BaseModel):
     name: str
     state: str
     reason: str | None
+    phase: str | None
     steps: int
     attempt: int
     model: str

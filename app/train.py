@@ -112,10 +112,14 @@ def _end(run_dir: RunDir, state: str, reason: str | None = None) -> None:
 def run(config: Config, run_dir: RunDir) -> None:
     """One attempt: checks, engines and actors, training, and everything taken down again."""
     run_dir.update(state="starting", started_at=time.time(), job_id=os.environ.get("TELESCOPE_JOB_ID"))
+    run_dir.enter("checking the environments")
     preflight.check_environments(config)
+    run_dir.enter("preparing the policy")
     model = preflight.policy_of(config)
+    run_dir.enter("checking the prompts")
     eos_token = preflight.check_prompts(config, model)
     _keep_tokenizer(Path(model), run_dir)
+    run_dir.enter("connecting to Ray")
     connect()
     signal.signal(signal.SIGTERM, _stop)  # again: Ray's own handler would leave without taking anything down
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
@@ -126,6 +130,7 @@ def run(config: Config, run_dir: RunDir) -> None:
     try:
         actors[GATE_NAME] = _gate(config, context)
         turn.wait(preflight.reserved(config, use_gpu), config.priority, actors[GATE_NAME], run_dir)
+        run_dir.enter("starting the engines")
         _start_actors(config, context, actors, use_gpu)
         with _engines(config, context, actors[GATE_NAME], use_gpu), watchdog(config, context, actors[GATE_NAME]):
             from app.fit import fit  # takes seconds, which the engines have meanwhile

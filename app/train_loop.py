@@ -22,6 +22,7 @@ from app.evaluator import TIMEOUT_S as EVAL_TIMEOUT_S
 from app.evaluator import due
 from app.publish import Publisher
 from app.run_context import RunContext, answer
+from app.run_dir import RunDir
 from app.trainer import Trainer
 from app.trainer_data import TrainerData, read_share
 from app.weights import store
@@ -35,9 +36,11 @@ ENGINES_TIMEOUT_S = 900
 def run(config: Config, context: RunContext) -> None:
     """Trains until the last step. The same on every rank; only rank 0 talks to the rest of the run."""
     worker = Worker(config, context)
+    worker.enter("sending the weights to the engines")
     worker.publish(worker.place.step)
     worker.begin_evals(worker.place.step)
     worker.open_gate()
+    worker.enter("waiting for the first batch")
     for batch in worker.batches():
         values = worker.trainer.train_step(batch)
         worker.finish_evals()
@@ -48,6 +51,7 @@ def run(config: Config, context: RunContext) -> None:
         if written or batch.step == config.steps:
             worker.finish_evals()  # a resume would not make them again, and nothing comes after the last
         worker.log(batch, values | worker.stored())
+        worker.enter(None)
         worker.seal(written, batch)
     worker.finish_evals()
     worker.stored()
@@ -61,6 +65,8 @@ class Worker:
         self.context = context
         self.rank = dist.get_rank()
         self.cpu_group = dist.new_group(backend="gloo")
+        self.phase: str | None = None
+        self.enter("loading the trainer")
         self.trainer = load_backend(config, context, device_of_worker(config))
         self.place = self._restored()
         self.spans = self.trainer.spans
@@ -72,12 +78,19 @@ class Worker:
         self.logged: ray.ObjectRef | None = None
         # Consumed from now on, so that the stream's actors start while the engines do; the gate still holds it.
         self.stream = Ahead(_stream_of_rank()) if self.place.step < config.steps else None
+        self.enter("waiting for the engines")
         if self.rank == 0:
             self.gate = admission.gate(context.namespace)
             answer(self.gate.wait_for_engines.remote(), ENGINES_TIMEOUT_S, "the start of the engines")
             answer(self.gate.mark_progress.remote(), CONTROL_TIMEOUT_S, "the admission actor")
         dist.barrier(group=self.cpu_group)
         self.publisher = Publisher(config, context, self.trainer)
+
+    def enter(self, phase: str | None) -> None:
+        """What the start is doing, for the run's record; None once it is over."""
+        if self.rank == 0 and phase != self.phase:
+            RunDir(self.context.run_dir).enter(phase)
+        self.phase = phase
 
     def publish(self, version: int) -> dict[str, float]:
         self.spans.clock.refresh()
@@ -101,6 +114,8 @@ class Worker:
             self.spans.add("waiting_for_data", waiting_since, self.spans.clock.now())
             with self.spans.measure("prepare_tensors"):
                 data = read_share(table)
+            if self.phase is not None:
+                self.enter("training on the first batch")
             yield data
             if data.step >= self.config.steps:
                 return

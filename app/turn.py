@@ -31,7 +31,7 @@ def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir)
     while (why := what_for(mine, _others(run_dir.id), ray.available_resources(), ray.cluster_resources())) is not None:
         if why != told:
             logger.info(why)
-            run_dir.update(state="pending", reason=why)
+            run_dir.update(state="pending", reason=why, phase=None)
             told = why
         time.sleep(POLL_S)
     ray.get(gate.stand.remote(replace(mine, is_starting=True)), timeout=ANSWER_TIMEOUT_S)

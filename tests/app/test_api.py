@@ -98,11 +98,13 @@ def test_an_id_that_is_no_run_is_refused(offline, run_id):
     assert offline.get(f"/api/runs/{run_id}").status_code in (404, 409)
 
 
-def test_an_ended_run_stays_as_it_is_when_stopped(offline, tmp_path):
+def test_a_run_has_a_phase_while_it_starts_and_an_ended_one_stays_as_it_is_when_stopped(offline, tmp_path):
     run = new_run(tmp_path)
+    run.enter("loading the trainer")
+    assert offline.get(f"/api/runs/{run.id}").json()["phase"] == "loading the trainer"
     run.end("failed", "no room for the KV cache")
     answer = offline.post(f"/api/runs/{run.id}/stop").json()
-    assert (answer["state"], answer["reason"]) == ("failed", "no room for the KV cache")
+    assert (answer["state"], answer["reason"], answer["phase"]) == ("failed", "no room for the KV cache", None)
 
 
 def test_a_damaged_run_does_not_break_the_list(offline, tmp_path):

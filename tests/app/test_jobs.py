@@ -98,9 +98,20 @@ def test_a_run_that_is_not_there(offline):
 def test_a_run_whose_driver_waits_for_its_turn_is_pending_with_what_it_waits_for(offline):
     directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
     job = SimpleNamespace(status="RUNNING", message=None)
-    assert _unended(directory.record(), job) == ("starting", None)
+    assert _unended(directory.record(), job).sentence() == "starting"
     directory.update(reason="waits for its turn: 2 CPU wanted, 0 of 2 free")
-    assert _unended(directory.record(), job) == ("pending", "waits for its turn: 2 CPU wanted, 0 of 2 free")
+    assert _unended(directory.record(), job).sentence() == "pending (waits for its turn: 2 CPU wanted, 0 of 2 free)"
+
+
+def test_a_run_says_what_its_start_is_doing(offline):
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    job = SimpleNamespace(status="RUNNING", message=None)
+    directory.update(state="running")
+    directory.enter("waiting for the engines")
+    status = _unended(directory.record(), job)
+    assert (status.phase, status.sentence()) == ("waiting for the engines", "running (waiting for the engines)")
+    directory.enter(None)
+    assert _unended(directory.record(), job).sentence() == "running"
 
 
 @pytest.mark.stack

@@ -97,6 +97,17 @@ def test_the_first_final_state_wins(tmp_path):
         run.update(state="running")
 
 
+def test_an_ended_run_is_in_no_phase_of_its_start(tmp_path):
+    run = new(tmp_path)
+    run.update(state="starting")
+    run.enter("checking the prompts")
+    assert run.record()["phase"] == "checking the prompts"
+    run.end("stopped", "by hand")
+    assert run.record()["phase"] is None
+    run.enter("waiting for the first batch")  # a worker that has not heard of the end
+    assert run.record()["phase"] is None
+
+
 def test_only_an_ended_run_is_reopened_and_gets_the_next_attempt(tmp_path):
     run = new(tmp_path)
     with pytest.raises(RunError, match="is pending; only an ended run"):

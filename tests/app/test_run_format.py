@@ -35,7 +35,7 @@ def test_there_is_a_run_of_every_format():
 def test_a_run_of_the_first_format_opens_with_its_numbers(old):
     [run] = run_dir.list_runs(old.parent)
     record = run.record()
-    assert (record["format"], record["state"], record["steps"]) == (FORMAT, "finished", 2)
+    assert (record["format"], record["state"], record["steps"], record["phase"]) == (FORMAT, "finished", 2, None)
     assert config.load(run.config_path).prompts_per_step == 2
     series = read.series(run.path)
     assert series["columns"]["reward_mean"] == [0.5, 0.5]

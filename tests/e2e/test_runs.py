@@ -84,8 +84,24 @@ def rows(run: Run, **conditions: Any) -> pl.DataFrame:
     return run.samples(limit=100_000, **conditions)[0]
 
 
+def phases_of_start(run: Run) -> list[str]:
+    """What the run says until its first step is done. One that lasts less than the pause may be missed."""
+    seen: list[str] = []
+    while not (record := run.record())["ended_at"] and (record["phase"] or "waiting for the first batch" not in seen):
+        if record["phase"] is not None and record["phase"] not in seen:
+            seen.append(record["phase"])
+        time.sleep(0.05)
+    return seen
+
+
 @pytest.fixture(scope="module")
-def synchronous(jobs) -> Run:
+def phases() -> list[str]:
+    """Of the start of `synchronous`, in order."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def synchronous(jobs, phases) -> Run:
     config = small_run(
         name="synchronous",
         backend="tests.e2e.backends:WithOwnMetrics",
@@ -94,7 +110,9 @@ def synchronous(jobs) -> Run:
         tensorboard=True,
         **SYNCHRONOUS,
     )
-    return finished(jobs.submit(config))
+    run = jobs.submit(config)
+    phases += phases_of_start(run)
+    return finished(run)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +128,12 @@ def test_a_synchronous_run_is_strictly_on_policy(synchronous):
     assert all(value == pytest.approx(1, abs=1e-4) for value in values["importance/mean"].values())
     trained = rows(synchronous, outcome="trained")
     assert all(set(v) == {s - 1} for s, v in trained.select("step", "versions").iter_rows())
+
+
+def test_a_run_says_what_its_start_is_doing(synchronous, phases):
+    later = ["loading the trainer", "waiting for the engines", "waiting for the first batch"]
+    assert [phase for phase in phases if phase in ("starting the engines", *later)] == ["starting the engines", *later]
+    assert synchronous.record()["phase"] is None
 
 
 def test_every_push_arrived(synchronous):
