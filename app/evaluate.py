@@ -33,7 +33,7 @@ from app.config_errors import Problem
 from app.engine import deploy, dtype_name
 from app.evaluator import Evals, Evaluated
 from app.failure import reason_of
-from app.run_context import answer, connect
+from app.run_context import answer, connect, node_memory
 from app.run_dir import RunDir, RunError, application_of, namespace_of
 from app.sealed import newest, step_of
 from app.text_table import line
@@ -92,7 +92,7 @@ def evaluate(config: Config, policy: Policy, model: str, eos_token: str) -> Eval
     run_id = f"evaluate-{secrets.token_hex(4)}"
     try:
         use_gpu = preflight.use_gpu(config, ray.cluster_resources(), trains=False)
-        preflight.check_engine(config, model, use_gpu)
+        preflight.check_engine(config, model, use_gpu, node_memory())
         weights = WeightStore.options(name=STORE_NAME, namespace=namespace_of(run_id)).remote()  # type: ignore[attr-defined]
         if policy.checkpoint is not None:
             arrays = buckets(_restored(model, policy.checkpoint, dtype_name(config, use_gpu)))

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,8 +174,9 @@ def reserved(config: Config, on_gpu: bool, trains: bool = True) -> dict[str, flo
     return {"CPU": num_workers * config.cpus_per_worker + config.num_engines * config.engine.cpus + STREAM_CPUS}
 
 
-def check_engine(config: Config, model: Path | str, use_gpu: bool) -> None:
-    """On CPU: one sample of the longest length fits the key-value cache, and the model its positions."""
+def check_engine(config: Config, model: Path | str, use_gpu: bool, nodes: Sequence[float]) -> None:
+    """The longest sample fits the model's positions. On CPU also the key-value cache, and the engines the memory of the
+    nodes, in bytes."""
     file = Path(model) / "config.json"
     if not file.is_file():
         return  # a hub name: the engine checks it when it has the model
@@ -188,6 +190,7 @@ def check_engine(config: Config, model: Path | str, use_gpu: bool) -> None:
         )
     if not use_gpu:
         _check_cache(config, shape)
+        _check_memory(config, sum(weights.stat().st_size for weights in Path(model).glob("*.safetensors")), nodes)
 
 
 def _check_cache(config: Config, shape: Mapping[str, Any]) -> None:
@@ -208,6 +211,21 @@ def _check_cache(config: Config, shape: Mapping[str, Any]) -> None:
             "each other",
             *(engine.kv_cache_mb, blocks // needed, length, engine.max_num_seqs),
         )
+
+
+def _check_memory(config: Config, weights: int, nodes: Sequence[float]) -> None:
+    """vLLM takes the memory of its cache without asking, and the machine would end one of its processes."""
+    one = (config.engine.kv_cache_mb << 20) + weights
+    if sum(node // one for node in nodes) < config.num_engines:
+        there = " + ".join(str(_mib(node)) for node in nodes)
+        raise Refused(
+            f"engine.kv_cache_mb is {config.engine.kv_cache_mb}: num_engines {config.num_engines} with {_mib(one)} MiB "
+            f"each, weights included, do not fit the {there} MiB that Ray has; lower kv_cache_mb or num_engines"
+        )
+
+
+def _mib(size: float) -> int:
+    return math.ceil(size / (1 << 20))
 
 
 def block_bytes(shape: Mapping[str, Any]) -> int:

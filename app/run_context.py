@@ -48,6 +48,11 @@ class RunContext:
         return self.actor("metrics")
 
 
+def node_memory() -> list[float]:
+    """Bytes that Ray has on each node of the cluster."""
+    return [node["Resources"].get("memory", 0.0) for node in ray.nodes() if node["Alive"]]
+
+
 def connect(serves: bool = True) -> None:
     """Connects this process to the cluster that RAY_ADDRESS names, or to a local one of its own."""
     from ray import serve

@@ -38,7 +38,7 @@ from app.evaluator import ACTOR_NAME as EVALUATOR
 from app.evaluator import Evaluator
 from app.failure import reason_of
 from app.mirror import MirrorError, mirrored
-from app.run_context import RunContext, answer, connect
+from app.run_context import RunContext, answer, connect, node_memory
 from app.run_dir import RunDir, RunError, application_of, create_for
 from app.sealed import newest, step_of
 from app.stall import watchdog
@@ -123,7 +123,7 @@ def run(config: Config, run_dir: RunDir) -> None:
     connect()
     signal.signal(signal.SIGTERM, _stop)  # again: Ray's own handler would leave without taking anything down
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
-    preflight.check_engine(config, model, use_gpu)
+    preflight.check_engine(config, model, use_gpu, node_memory())
     context = RunContext(run_dir.id, run_dir.path, run_dir.record()["attempt"], str(model), eos_token)
     actors: dict[str, Any] = {}  # kept in hand: an actor without a handle is ended
     state = "failed"

@@ -10,6 +10,8 @@ from app.preflight import Refused
 from environments.base import Sample
 from tests.app.tiny import tiny_config
 
+NODES = [float(1 << 30)] * 2
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -32,7 +34,9 @@ def test_a_block_holds_the_keys_and_values_of_its_tokens():
 @pytest.mark.parametrize(("megabytes", "held"), [(4, 15), (5, None)])
 def test_a_cache_that_holds_fewer_sequences_than_may_be_decoded_is_told(folder, caplog, megabytes, held):
     """Blocks of 1/4 MiB, one of them kept empty by vLLM: 16 sequences need 17."""
-    preflight.check_engine(tiny_config(engine={"kv_cache_mb": megabytes, "max_num_seqs": 16}), folder, use_gpu=False)
+    preflight.check_engine(
+        tiny_config(engine={"kv_cache_mb": megabytes, "max_num_seqs": 16}), folder, use_gpu=False, nodes=NODES
+    )
     told = f"engine.kv_cache_mb {megabytes} holds {held} sequences of 32 tokens, engine.max_num_seqs is 16"
     assert (told in caplog.text) == (held is not None)
     assert held is not None or not caplog.records
@@ -43,17 +47,30 @@ def test_too_little_memory_for_the_cache_names_both_numbers(folder):
     shape = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 64}
     (folder / "config.json").write_text(json.dumps(shape))
     with pytest.raises(Refused, match=r"engine\.kv_cache_mb is 1, but one sequence of 32 tokens needs 4 MiB"):
-        preflight.check_engine(config, folder, use_gpu=False)
+        preflight.check_engine(config, folder, use_gpu=False, nodes=NODES)
 
 
 def test_a_sequence_longer_than_the_model_was_made_for(folder):
     config = tiny_config(max_tokens=100, seq_len=128)
     with pytest.raises(Refused, match=r"max_model_len is 116, but .* was made for 64 positions"):
-        preflight.check_engine(config, folder, use_gpu=False)
+        preflight.check_engine(config, folder, use_gpu=False, nodes=NODES)
 
 
 def test_what_fits_passes(folder):
-    preflight.check_engine(tiny_config(), folder, use_gpu=False)
+    preflight.check_engine(tiny_config(), folder, use_gpu=False, nodes=NODES)
+
+
+def test_engines_that_the_memory_does_not_hold_are_refused_with_all_numbers(folder):
+    (folder / "model.safetensors").write_bytes(bytes(24 << 20))
+    config = tiny_config(num_engines=3, engine={"kv_cache_mb": 1000})
+    with pytest.raises(
+        Refused, match=r"kv_cache_mb is 1000: num_engines 3 with 1024 MiB each, .* 1024 \+ 1024 MiB that Ray has"
+    ):
+        preflight.check_engine(config, folder, use_gpu=False, nodes=NODES)
+    preflight.check_engine(config, folder, use_gpu=False, nodes=[*NODES, *NODES])
+    preflight.check_engine(config, folder, use_gpu=True, nodes=NODES)
+    with pytest.raises(Refused, match="num_engines 1 with 1025 MiB each"):  # two halves of an engine are none
+        preflight.check_engine(tiny_config(engine={"kv_cache_mb": 1001}), folder, use_gpu=False, nodes=NODES)
 
 
 def test_an_unknown_environment_is_named_with_the_nearest():
