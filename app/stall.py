@@ -42,6 +42,7 @@ WAITS = {
     ("app/train_loop.py", "stored"): "the metrics actor",
     ("app/train_loop.py", "step_done"): "the admission actor",
     ("app/publish.py", "_every_engine"): "the engines",
+    ("app/weight_group.py", "send"): "the engines",
     ("app/publish.py", "push"): "the weight store",
     ("app/stream.py", "_log"): "the metrics actor",
     ("app/stream.py", "_admitted_since"): "the admission actor",

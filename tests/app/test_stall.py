@@ -90,6 +90,8 @@ Thread 9 (idle): "TrainingThread"
             "ranks",
         ),
         ("    answer (app/run_context.py:7)\n    Worker.finish_evals (app/train_loop.py:8)", "the evaluator"),
+        ("    answer (app/run_context.py:7)\n    Publisher.push (app/publish.py:50)", "the weight store"),
+        ("    WeightGroup.send (app/weight_group.py:140)\n    Publisher.push (app/publish.py:50)", "the engines"),
         ("    push (elsewhere/publish.py:7)", None),
     ],
 )
