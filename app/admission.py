@@ -47,7 +47,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class QueuePlace:
     """A run's place in the queue. What sorts first starts first."""
 
     falling_priority: int
@@ -169,7 +169,7 @@ class Admission:
         self.batchers: set[int] = set()
         self.engines_answered = asyncio.Event()
         self.engines_problem: str | None = None
-        self.place: Place | None = None
+        self.place: QueuePlace | None = None
 
     async def engines_ready(self, problem: str | None = None) -> None:
         """Said once by the driver: the engines can be asked, or why they never will."""
@@ -177,11 +177,11 @@ class Admission:
         self.engines_answered.set()
         self.place = None
 
-    async def stand(self, place: Place) -> None:
+    async def stand(self, place: QueuePlace) -> None:
         """The run's place among those that wait for the cluster, until its engines are there."""
         self.place = place
 
-    async def place_in_queue(self) -> Place | None:
+    async def place_in_queue(self) -> QueuePlace | None:
         return self.place
 
     async def wait_for_engines(self) -> None:

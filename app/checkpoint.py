@@ -26,7 +26,7 @@ class CheckpointError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Place:
+class ResumePoint:
     """Where a run stands: optimiser steps behind it, and which groups have been used up."""
 
     step: int = 0
@@ -48,13 +48,13 @@ def write(folder: Path, trainer: Trainer, step: int) -> Path:
     return path
 
 
-def seal(path: Path, trainer: Trainer, place: Place, keep_last: int, keep_every: int = 0) -> None:
+def seal(path: Path, trainer: Trainer, point: ResumePoint, keep_last: int, keep_every: int = 0) -> None:
     """Makes what was written a checkpoint, and removes older ones beyond `keep_last` and not of a multiple of
     `keep_every`.
 
     For one rank, after the step is logged: a resume would not make its numbers again.
     """
-    _write_place(path / PLACE, trainer, place)
+    _write_seal(path / PLACE, trainer, point)
     for old in whole(path.parent)[:-keep_last]:
         if keep_every and step_of(old) % keep_every == 0:
             continue
@@ -62,7 +62,7 @@ def seal(path: Path, trainer: Trainer, place: Place, keep_last: int, keep_every:
         shutil.rmtree(old)
 
 
-def restore(path: Path, trainer: Trainer) -> Place:
+def restore(path: Path, trainer: Trainer) -> ResumePoint:
     """Loads a checkpoint into the trainer, whatever number of ranks wrote it. A collective."""
     model, optimizer = get_state_dict(trainer.policy, trainer.optimizer)
     state: dict[str, Any] = {"model": model, "optimizer": optimizer}
@@ -76,15 +76,15 @@ def restore(path: Path, trainer: Trainer) -> Place:
     saved = json.loads((path / PLACE).read_text())
     trainer.updates = saved["updates"]
     torch.set_rng_state(torch.tensor(list(bytes.fromhex(saved["rng"])), dtype=torch.uint8))
-    return Place(saved["step"], Cursor(saved["next_group"], tuple(saved["missing"])))
+    return ResumePoint(saved["step"], Cursor(saved["next_group"], tuple(saved["missing"])))
 
 
-def _write_place(file: Path, trainer: Trainer, place: Place) -> None:
+def _write_seal(file: Path, trainer: Trainer, point: ResumePoint) -> None:
     content = {
-        "step": place.step,
+        "step": point.step,
         "updates": trainer.updates,
-        "next_group": place.cursor.next_group,
-        "missing": list(place.cursor.missing),
+        "next_group": point.cursor.next_group,
+        "missing": list(point.cursor.missing),
         "rng": bytes(torch.get_rng_state().tolist()).hex(),
     }
     write_atomically(file, json.dumps(content))

@@ -14,7 +14,7 @@ Weights = Callable[[int], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Place:
+class Draw:
     """The prompt of one group: which environment (by position), which of its samples, in which of its epochs."""
 
     environment: int
@@ -61,13 +61,13 @@ class PromptOrder:
         self.drawn = np.zeros(len(sizes), dtype=np.int64)
         self.orders: dict[tuple[int, int], np.ndarray] = {}
 
-    def at(self, group: int) -> Place:
+    def at(self, group: int) -> Draw:
         while group >= BLOCK * len(self.blocks):
             self._extend()
         environments, earlier = self.blocks[group // BLOCK]
         environment, draws = int(environments[group % BLOCK]), int(earlier[group % BLOCK])
         epoch, position = divmod(draws, self.sizes[environment])
-        return Place(environment, int(self._order(environment, epoch)[position]), epoch)
+        return Draw(environment, int(self._order(environment, epoch)[position]), epoch)
 
     def _extend(self) -> None:
         rng = np.random.default_rng([self.seed, len(self.blocks)])

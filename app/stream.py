@@ -67,8 +67,8 @@ class Prompts:
         )
 
     def at(self, group: int) -> dict[str, Any]:
-        place = self.order.at(group)
-        return group_row(group, self.labels[place.environment], self.samples[place.environment][place.sample])
+        draw = self.order.at(group)
+        return group_row(group, self.labels[draw.environment], self.samples[draw.environment][draw.sample])
 
 
 def group_row(group: int, label: str, sample: Sample) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from app import admission, checkpoint, sealed
-from app.checkpoint import Place
+from app.checkpoint import ResumePoint
 from app.clock import Clock
 from app.config import Config
 from app.evaluator import ACTOR_NAME as EVALUATOR
@@ -37,8 +37,8 @@ def run(config: Config, context: RunContext) -> None:
     """Trains until the last step. The same on every rank; only rank 0 talks to the rest of the run."""
     worker = Worker(config, context)
     worker.enter("sending the weights to the engines")
-    worker.publish(worker.place.step)
-    worker.begin_evals(worker.place.step)
+    worker.publish(worker.resume_point.step)
+    worker.begin_evals(worker.resume_point.step)
     worker.open_gate()
     worker.enter("waiting for the first batch")
     for batch in worker.batches():
@@ -68,16 +68,16 @@ class Worker:
         self.phase: str | None = None
         self.enter("loading the trainer")
         self.trainer = load_backend(config, context, device_of_worker(config))
-        self.place = self._restored()
+        self.resume_point = self._restored()
         self.spans = self.trainer.spans
         self.spans.clock = Clock(store(context.namespace))
-        self.cursor = self.place.cursor
+        self.cursor = self.resume_point.cursor
         self.started = 0
         self.evaluating = False
         self.evaluation: ray.ObjectRef | None = None
         self.logged: ray.ObjectRef | None = None
         # Consumed from now on, so that the stream's actors start while the engines do; the gate still holds it.
-        self.stream = Ahead(_stream_of_rank()) if self.place.step < config.steps else None
+        self.stream = Ahead(_stream_of_rank()) if self.resume_point.step < config.steps else None
         self.enter("waiting for the engines")
         if self.rank == 0:
             self.gate = admission.gate(context.namespace)
@@ -99,7 +99,7 @@ class Worker:
     def open_gate(self) -> None:
         """Lets the stream begin; the clock of the first step starts here."""
         if self.rank == 0:
-            begun = self.gate.begin.remote(self.place.step, self.place.cursor)
+            begun = self.gate.begin.remote(self.resume_point.step, self.resume_point.cursor)
             answer(begun, CONTROL_TIMEOUT_S, "the admission actor")
         dist.barrier(group=self.cpu_group)
         self.spans.take(0)  # what happened before the loop is charged to no step
@@ -160,7 +160,9 @@ class Worker:
             return
         self.stored()
         config = self.config
-        checkpoint.seal(written, self.trainer, Place(batch.step, self.cursor), config.keep_last, config.keep_every)
+        checkpoint.seal(
+            written, self.trainer, ResumePoint(batch.step, self.cursor), config.keep_last, config.keep_every
+        )
 
     def log(self, batch: TrainerData, values: dict[str, float]) -> None:
         """Closes the step and sends it."""
@@ -198,9 +200,9 @@ class Worker:
         refuse_red(row["checks"], self.config.stop_on)
         return {"metrics/unacknowledged": float(len(waiting))}
 
-    def _restored(self) -> Place:
+    def _restored(self) -> ResumePoint:
         newest = sealed.newest(self.context.checkpoints) if self.context.attempt > 1 else None
-        return checkpoint.restore(newest, self.trainer) if newest else Place()
+        return checkpoint.restore(newest, self.trainer) if newest else ResumePoint()
 
 
 class SelfCheckError(RuntimeError):

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.util import list_named_actors
 
-from app.admission import GATE_NAME, Place
+from app.admission import GATE_NAME, QueuePlace
 from app.run_dir import RunDir, namespace_of
 
 logger = logging.getLogger("telescope")
@@ -25,7 +25,7 @@ ROUNDING = 1e-6  # Ray adds up fractions
 
 def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir) -> None:
     """Returns when the run may start. Until then its state is pending, and the reason says what is missing."""
-    mine = Place(-priority, time.time(), run_dir.id, wanted)
+    mine = QueuePlace(-priority, time.time(), run_dir.id, wanted)
     ray.get(gate.stand.remote(mine), timeout=ANSWER_TIMEOUT_S)
     told: str | None = None
     while (why := what_for(mine, _others(run_dir.id), ray.available_resources(), ray.cluster_resources())) is not None:
@@ -39,7 +39,9 @@ def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir)
         run_dir.update(state="starting", reason=None)
 
 
-def what_for(mine: Place, others: Sequence[Place], free: Mapping[str, float], total: Mapping[str, float]) -> str | None:
+def what_for(
+    mine: QueuePlace, others: Sequence[QueuePlace], free: Mapping[str, float], total: Mapping[str, float]
+) -> str | None:
     """What a run waits for, in words; None when it may start."""
     starting = [place for place in others if place.is_starting]
     ahead = sorted(place for place in others if not place.is_starting and place < mine)
@@ -51,7 +53,7 @@ def what_for(mine: Place, others: Sequence[Place], free: Mapping[str, float], to
     return f"waits for its turn: {'; '.join(missing)}" if missing else None
 
 
-def _others(run_id: str) -> list[Place]:
+def _others(run_id: str) -> list[QueuePlace]:
     """The places of the other runs on this cluster that have not started."""
     asked = [gate.place_in_queue.remote() for gate in _gates(namespace_of(run_id))]
     answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_TIMEOUT_S) if asked else ([], [])
@@ -71,7 +73,7 @@ def _gates(mine: str) -> Iterator[Any]:
                 continue
 
 
-def _place(answer: Any) -> Place | None:
+def _place(answer: Any) -> QueuePlace | None:
     try:
         return ray.get(answer)
     except ray.exceptions.RayActorError:  # a run that has ended meanwhile stands nowhere

@@ -88,20 +88,20 @@ def checkpoint(folder: Path) -> None:
     import torch
 
     from app.admission import Cursor
-    from app.checkpoint import CheckpointError, Place, seal, write
+    from app.checkpoint import CheckpointError, ResumePoint, seal, write
     from app.sealed import newest, step_of
 
     policy = torch.nn.Linear(32, 32)
     trainer = SimpleNamespace(policy=policy, optimizer=torch.optim.AdamW(policy.parameters()), updates=1)
-    seal(write(folder, trainer, 1), trainer, Place(1, Cursor(1)), keep_last=1)
+    seal(write(folder, trainer, 1), trainer, ResumePoint(1, Cursor(1)), keep_last=1)
     said = r"rank 0 could not write .*step_000002: OSError: \[Errno 28\] No space left on device"
     with full(folder), pytest.raises(CheckpointError, match=said):
         write(folder, trainer, 2)
     written = write(folder, trainer, 2)
     with full(folder), there_is_no_room():
-        seal(written, trainer, Place(2, Cursor(2)), keep_last=1)
+        seal(written, trainer, ResumePoint(2, Cursor(2)), keep_last=1)
     assert step_of(newest(folder)) == 1
-    seal(written, trainer, Place(2, Cursor(2)), keep_last=1)
+    seal(written, trainer, ResumePoint(2, Cursor(2)), keep_last=1)
     assert step_of(newest(folder)) == 2
 
 

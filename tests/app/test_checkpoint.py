@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 from app.admission import Cursor
-from app.checkpoint import Place, seal
+from app.checkpoint import ResumePoint, seal
 from app.sealed import newest, step_of, whole
 
 
@@ -14,7 +14,7 @@ def sealed(folder, steps, **keep):
         path = folder / f"step_{step:06d}"
         path.mkdir()
         (path / "0.distcp").write_text("weights")
-        seal(path, SimpleNamespace(updates=2 * step), Place(step, Cursor(4 * step, (1,))), **keep)
+        seal(path, SimpleNamespace(updates=2 * step), ResumePoint(step, Cursor(4 * step, (1,))), **keep)
     return [step_of(path) for path in whole(folder)]
 
 

@@ -23,9 +23,9 @@ def test_an_epoch_draws_every_prompt_once_before_any_again():
 
 def test_each_environment_has_epochs_of_its_own():
     order = PromptOrder([5, 7], [1.0, 1.0], seed=0)
-    places = [order.at(group) for group in range(200)]
+    draws = [order.at(group) for group in range(200)]
     for environment, size in enumerate([5, 7]):
-        drawn = [place.sample for place in places if place.environment == environment]
+        drawn = [draw.sample for draw in draws if draw.environment == environment]
         assert sorted(drawn[:size]) == list(range(size))
 
 
@@ -35,7 +35,7 @@ def test_weights_are_shares():
     assert first / (2 * BLOCK) == pytest.approx(0.75, abs=0.02)
 
 
-def test_a_place_is_a_function_of_seed_and_group_in_any_order_of_asking():
+def test_a_draw_is_a_function_of_seed_and_group_in_any_order_of_asking():
     one, other = PromptOrder([9, 4], [1, 2], seed=5), PromptOrder([9, 4], [1, 2], seed=5)
     far = other.at(BLOCK + 17)
     assert [one.at(group) for group in range(BLOCK + 18)][-1] == far
@@ -74,5 +74,5 @@ def test_a_weight_is_linear_between_its_points(batch, weight):
 
 def test_the_order_of_constant_weights_is_what_it_is():
     """A resumed run must draw the prompts that its first attempt would have drawn."""
-    places = [PromptOrder([9, 4], [1, 2], seed=5).at(group) for group in range(6)]
-    assert [(place.environment, place.sample) for place in places] == PINNED
+    draws = [PromptOrder([9, 4], [1, 2], seed=5).at(group) for group in range(6)]
+    assert [(draw.environment, draw.sample) for draw in draws] == PINNED

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app import run_dir, turn
-from app.admission import GATE_NAME, Admission, Place
+from app.admission import GATE_NAME, Admission, QueuePlace
 from app.config import from_dict
 from app.run_dir import RunDir, namespace_of
 from app.turn import what_for
@@ -13,8 +13,8 @@ from app.turn import what_for
 TOTAL = {"CPU": 2.0, "GPU": 8.0}
 
 
-def place(run_id: str, priority: int = 0, since: float = 0.0, is_starting: bool = False, **wanted: float) -> Place:
-    return Place(-priority, since, run_id, wanted or {"CPU": 1.0}, is_starting)
+def place(run_id: str, priority: int = 0, since: float = 0.0, is_starting: bool = False, **wanted: float) -> QueuePlace:
+    return QueuePlace(-priority, since, run_id, wanted or {"CPU": 1.0}, is_starting)
 
 
 def test_a_run_starts_when_nobody_is_before_it_and_all_that_it_reserves_is_free():

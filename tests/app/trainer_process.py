@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from app import checkpoint, sealed
 from app.batch import SHARE, BatchBuilder
-from app.checkpoint import Place
+from app.checkpoint import ResumePoint
 from app.config import Config
 from app.trainer import Trainer
 from app.trainer_data import read_share
@@ -77,7 +77,7 @@ def moved(before: dict[str, torch.Tensor], trainer: Trainer) -> list[str]:
 def save_checkpoint(folder: Path, trainer: Trainer, step: int) -> None:
     path = checkpoint.write(folder, trainer, step)
     if dist.get_rank() == 0:
-        checkpoint.seal(path, trainer, Place(step), keep_last=1)
+        checkpoint.seal(path, trainer, ResumePoint(step), keep_last=1)
     dist.barrier()
 
 
