@@ -43,7 +43,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _findings(wish: Wish) -> list[Finding]:
     try:
-        return check(wish)
+        return check(wish, lambda doing: print(f"        {doing}", file=sys.stderr, flush=True))
     except BadEnvironment as error:
         return [Finding("fail", "can be used", str(error))]
 

@@ -45,11 +45,16 @@ class Wish:
     max_prompt_tokens: int | None = None
 
 
+Kind = Literal["gold", "empty", "random", "swapped"]
+Case = tuple[Kind, Sample, Sequence[str]]
+"""A reply to a sample, by turns."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """A reply that was judged: which kind of reply to which sample, and the columns of its judgement."""
 
-    kind: Literal["gold", "empty", "random", "swapped"]
+    kind: Kind
     sample: Sample
     reward: float | None
     metrics: Mapping[str, float]
@@ -57,15 +62,19 @@ class Reply:
     seconds: float
 
 
-def check(wish: Wish) -> list[Finding]:
-    """Every finding, in the order of the report. Raises BadEnvironment when there is nothing to check."""
+def check(wish: Wish, say: Callable[[str], None] = lambda doing: None) -> list[Finding]:
+    """Every finding, in the order of the report. Raises BadEnvironment when there is nothing to check.
+
+    `say` hears what is being done, before it is: code that hangs costs its limit each time.
+    """
+    say(f"listing its samples twice, at most {START_LIMIT_S:g} s each time")
     first, second = (
         listing(wish.name, wish.kwargs, num_samples=wish.num_samples, limit_s=START_LIMIT_S, hash_seed=seed)
         for seed in (0, 1)
     )
     found = [_ids(first), _disjoint(first), _same_twice(first, second)]
     found += _prompts(wish, first)
-    replies, again = _judged_twice(wish, first)
+    replies, again = _judged_twice(wish, first, say)
     found += [
         *_gold(wish, replies),
         *_worthless(replies),
@@ -128,33 +137,39 @@ def _prompts(wish: Wish, listed: Listing) -> Iterator[Finding]:
     yield Finding("fail" if over else "ok", "prompts", said + (f": {over} are too long" if over else ""))
 
 
-def _judged_twice(wish: Wish, listed: Listing) -> tuple[list[Reply], list[Reply]]:
+def _judged_twice(wish: Wish, listed: Listing, say: Callable[[str], None]) -> tuple[list[Reply], list[Reply]]:
+    """Every reply, and those again that could be judged."""
     cases = _cases([pair for split in listed.golden.values() for pair in split][: wish.num_samples], listed.max_turns)
     if not cases:
         raise BadEnvironment(f"environment {wish.name!r} has no samples with kwargs {dict(wish.kwargs)}")
-    kinds, samples, said = zip(*cases, strict=True)
-    table = table_of(samples, said if listed.max_turns > 1 else [turns[0] for turns in said])
+    say(f"judging {len(cases)} replies, at most {wish.limit_s:g} s each")
     with EnvironmentWorker(wish.name, wish.kwargs, limit_s=wish.limit_s) as worker:
-        once, again = (
-            [
-                Reply(kind, sample, row["reward"], dict(row["sample_metrics"]), row["error"], _seconds(row))
-                for kind, sample, row in zip(kinds, samples, worker.score(table).to_pylist(), strict=True)
-            ]
-            for _ in range(2)
-        )
+        once = _judged(worker, cases, listed.max_turns)
+        sound = [case for case, reply in zip(cases, once, strict=True) if reply.error is None]
+        say(f"judging {len(sound)} of them a second time")
+        again = _judged(worker, sound, listed.max_turns)
     return once, again
+
+
+def _judged(worker: EnvironmentWorker, cases: Sequence[Case], max_turns: int) -> list[Reply]:
+    if not cases:
+        return []
+    samples, said = [sample for _, sample, _ in cases], [turns for _, _, turns in cases]
+    table = table_of(samples, said if max_turns > 1 else [turns[0] for turns in said])
+    return [
+        Reply(kind, sample, row["reward"], dict(row["sample_metrics"]), row["error"], _seconds(row))
+        for (kind, sample, _), row in zip(cases, worker.score(table).to_pylist(), strict=True)
+    ]
 
 
 def _seconds(row: Mapping[str, Any]) -> float:
     return 0.0 if row["reward_end_s"] is None else row["reward_end_s"] - row["reward_start_s"]
 
 
-def _cases(
-    golden: Sequence[tuple[Sample, Sequence[str] | None]], max_turns: int
-) -> list[tuple[Any, Sample, Sequence[str]]]:
+def _cases(golden: Sequence[tuple[Sample, Sequence[str] | None]], max_turns: int) -> list[Case]:
     """Per sample: its golden turns, nothing, characters at random, and the golden turns of another one."""
     rng = random.Random("environments.check")
-    cases: list[tuple[Any, Sample, Sequence[str]]] = []
+    cases: list[Case] = []
     for sample, gold in golden:
         cases += [("gold", sample, gold)] if gold is not None else []
         noise = ["".join(rng.choices(string.printable[:95], k=RANDOM_CHARACTERS)) for _ in range(max_turns)]
@@ -237,10 +252,11 @@ def _inside(value: float, bounds: Mapping[str, Any]) -> bool:
 
 
 def _same_rewards(once: Sequence[Reply], again: Sequence[Reply]) -> Finding:
-    different = [a for a, b in zip(once, again, strict=True) if (a.reward, a.metrics) != (b.reward, b.metrics)]
+    judged = [reply for reply in once if reply.error is None]
+    different = [a for a, b in zip(judged, again, strict=True) if (a.reward, a.metrics) != (b.reward, b.metrics)]
     if different:
         one = different[0]
-        said = f"{len(different)} of {len(once)} replies got another reward the second time"
+        said = f"{len(different)} of {len(judged)} replies got another reward the second time"
         return Finding("fail", "same rewards", f"{said}, like the {one.kind} one to {_short(one.sample.prompt)}")
     return Finding("ok", "same rewards", "the same when judged twice")
 

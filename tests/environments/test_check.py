@@ -119,6 +119,15 @@ def test_what_cannot_be_checked_is_refused_with_the_reason(name, message):
         findings(name)
 
 
+def test_what_it_does_is_said_with_its_limit_and_a_reply_that_hangs_is_judged_once(capsys):
+    assert main(["check", "faulty:Hangs", "--samples", "2", "--limit-s", "0.5"]) == 1
+    told = capsys.readouterr()
+    assert "listing its samples twice, at most 60 s each time" in told.err
+    assert "judging 7 replies, at most 0.5 s each" in told.err
+    assert "judging 5 of them a second time" in told.err
+    assert "2 of 7 replies were not judged" in told.out
+
+
 def test_listing_has_a_limit(monkeypatch):
     monkeypatch.setattr(checking, "START_LIMIT_S", 1.5)
     with pytest.raises(BadEnvironment, match=r"listing its samples took longer than 1\.5 s"):
