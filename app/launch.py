@@ -103,7 +103,7 @@ class Dashboard:
         if not self.announced:
             return None
         if found["status"] == "RUNNING":
-            return f"dashboard: {self.url}"
+            return f"dashboard: {self.url} (until the run ends: Stop on its page ends both, as Ctrl-C does)"
         return f"the dashboard did not start, the run goes on without it: {found['message'][-1000:]}"
 
 
