@@ -48,9 +48,3 @@ def shown(declared_range: Range, observed: Range) -> tuple[list[float | None], s
     if any(side is not None for side in declared_range):
         return sides, "declared"
     return sides, "none" if None in sides else "observed"
-
-
-def normalised(value: float, low: float, high: float) -> float:
-    """(value − low) / (high − low): where a reward lies in its declared range, 0 to 1 inside it."""
-    check_range("range", low, high)
-    return (value - low) / (high - low)

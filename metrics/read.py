@@ -19,7 +19,7 @@ from metrics.segments import MANIFEST
 from metrics.series import series
 from metrics.store import ATTEMPTS, CHECKS, FOLDER, TABLES
 
-__all__ = ["attempts", "bias", "catalog", "checks", "compare", "damaged", "run", "runs", "samples", "series", "spans"]
+__all__ = ["attempts", "bias", "catalog", "checks", "damaged", "run", "runs", "samples", "series", "spans"]
 
 HEADLINES = (
     "reward_mean",
@@ -118,39 +118,6 @@ def damaged(run_dir: Path, tables: Sequence[str] = tuple(TABLES)) -> list[str]:
     return found
 
 
-def compare(root: Path, ids: Sequence[str]) -> dict[str, Any]:
-    """Runs side by side: their descriptions, each key's last value per run, and the config keys in which they
-    differ."""
-    folders = {run_id: run_folder(root, run_id) for run_id in ids}
-    curves = {run_id: series(folder, max_points=4) for run_id, folder in folders.items()}
-    keys = sorted({key for curve in curves.values() for key in curve["columns"]})
-    configs = {run_id: flat((attempts(folder) or [{}])[-1].get("config") or {}) for run_id, folder in folders.items()}
-    names = sorted({name for config in configs.values() for name in config})
-    rows = {name: {run_id: config.get(name) for run_id, config in configs.items()} for name in names}
-    return {
-        "runs": [run(root, run_id) for run_id in ids],
-        "last": {
-            key: {run_id: last_value(curve["columns"].get(key, [])) for run_id, curve in curves.items()} for key in keys
-        },
-        "config_diff": {
-            name: row for name, row in rows.items() if len({orjson.dumps(value) for value in row.values()}) > 1
-        },
-    }
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
-
-
-def bias(run_dir: Path, step_from: int | None = None, step_to: int | None = None) -> pl.DataFrame:
+def bias(run_dir: Path) -> pl.DataFrame:
     """What selection throws away: drop rates by reason, environment and length bucket (metrics/bias.py)."""
-    rows = every(run_dir, ["step", "env", "outcome", "reward", "completion_tokens"])
-    if step_from is not None:
-        rows = rows.filter(pl.col("step") >= step_from)
-    if step_to is not None:
-        rows = rows.filter(pl.col("step") <= step_to)
-    return selection_bias.drop_rates(rows)
+    return selection_bias.drop_rates(every(run_dir, ["step", "env", "outcome", "reward", "completion_tokens"]))

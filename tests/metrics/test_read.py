@@ -283,14 +283,6 @@ def test_a_run_id_is_never_a_path(tmp_path, name):
         read.run(tmp_path, name)
 
 
-def test_runs_are_compared_by_last_values_and_config(tmp_path):
-    ids = [write_run(tmp_path, steps=steps, name=name).name for name, steps in (("a", 3), ("b", 4))]
-    found = read.compare(tmp_path, ids)
-    assert found["last"]["ledger/started"] == {ids[0]: 48.0, ids[1]: 64.0}
-    assert found["config_diff"]["steps"] == {ids[0]: 3, ids[1]: 4}
-    assert "algorithm" not in found["config_diff"]
-
-
 def test_what_selection_throws_away_is_shown_by_reason_environment_and_length(tmp_path):
     one = core(tmp_path)
     rows = [

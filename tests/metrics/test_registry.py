@@ -5,7 +5,7 @@ import pytest
 from metrics.__main__ import DOCS
 from metrics.core import MetricsCore
 from metrics.docs import page
-from metrics.ranges import check_range, declared, normalised, shown
+from metrics.ranges import check_range, declared, shown
 from metrics.read import catalog
 from metrics.registry import METRICS, Metric, add, find, metric
 from metrics.schema import spans_table
@@ -102,10 +102,6 @@ def test_a_range_must_be_finite_and_may_lack_a_side():
     check_range("x", None, 1.0)
     with pytest.raises(ValueError, match="must be a finite number"):
         check_range("x", float("nan"), 1.0)
-
-
-def test_rewards_of_several_environments_are_drawn_in_their_ranges():
-    assert normalised(1.0, 0.0, 2.0) == 0.5
 
 
 def test_the_observed_range_is_kept_with_the_run(tmp_path):
