@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ray
+from app.run_context import answer
 
 PINGS = 5
 REFRESH_S = 30.0
@@ -92,5 +92,5 @@ class Clock:
 
     def _ping(self) -> Ping:
         asked_s = time.monotonic()
-        clock, shown_s = ray.get(self.reference.clock.remote(), timeout=ANSWER_LIMIT_S)
+        clock, shown_s = answer(self.reference.clock.remote(), ANSWER_LIMIT_S, "the weight store")
         return Ping(clock, shown_s, asked_s, time.monotonic())

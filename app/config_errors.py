@@ -122,14 +122,15 @@ def _section_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseMo
         if isinstance(part, int):
             continue
         field = section.model_fields.get(part) if section else None
-        section = _model_in(field.annotation) if field else None
+        section = section_in(field.annotation) if field else None
     return section
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field of this type holds, also in a list or where it may be null."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for argument in get_args(annotation) if (found := _model_in(argument))), None)
+    return next((found for argument in get_args(annotation) if (found := section_in(argument))), None)
 
 
 def _choices(model: type[BaseModel], loc: Sequence[int | str]) -> list[Any]:
@@ -163,7 +164,7 @@ def _unknown(key: str, section: type[BaseModel] | None, model: type[BaseModel]) 
 def _all_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
     for name, field in model.model_fields.items():
-        inner = _model_in(field.annotation)
+        inner = section_in(field.annotation)
         keys.append(prefix + name)
         keys += _all_keys(inner, f"{prefix}{name}.") if inner else []
     return keys

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from app.config import Config
+from app.config_errors import section_in
 
 HEAD = """# Configuration
 
@@ -31,19 +32,13 @@ def _section(title: str, model: type[BaseModel]) -> Iterator[str]:
     yield "|---|---|---|---|"
     nested: dict[str, type[BaseModel]] = {}
     for name, info in model.model_fields.items():
-        inner = _model_in(info.annotation)
+        inner = section_in(info.annotation)
         if inner is not None:
             nested[name] = inner
         yield f"| `{name}` | {_type(info.annotation)} | {_default(info)} | {_cell(info.description or '')} |"
     yield ""
     for name, inner in nested.items():
         yield from _section(f"Keys of `{name}`", inner)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
 
 
 def _type(annotation: Any) -> str:
@@ -65,7 +60,7 @@ def _type(annotation: Any) -> str:
 
 
 def _default(info: FieldInfo) -> str:
-    if info.is_required() and _model_in(info.annotation) and get_origin(info.annotation) is not list:
+    if info.is_required() and section_in(info.annotation) and get_origin(info.annotation) is not list:
         return "see below"
     if info.is_required():
         return "required" if "default" not in (info.description or "") else "by rule"

@@ -210,7 +210,7 @@ class Batcher:
 
     def _begin(self) -> None:
         self.epoch, done = ray.get(self.gate.join.remote())
-        if not ray.get(self.gate.register_batcher.remote(self.epoch)):
+        if not answer(self.gate.register_batcher.remote(self.epoch), GATE_TIMEOUT_S, "the admission actor"):
             raise RuntimeError("the batcher was restarted: the groups in its memory are lost, so the epoch ends")
         vocab_size = vocabulary_size(self.context.model) if self.config.filters.gibberish else None
         self.builder = BatchBuilder(self.config, done + 1, self.config.num_workers, vocab_size)

@@ -15,6 +15,7 @@ import ray
 from ray.util import list_named_actors
 
 from app.admission import GATE_NAME, QueuePlace
+from app.run_context import answer
 from app.run_dir import RunDir, namespace_of
 
 logger = logging.getLogger("telescope")
@@ -26,7 +27,7 @@ ROUNDING = 1e-6  # Ray adds up fractions
 def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir) -> None:
     """Returns when the run may start. Until then its state is pending, and the reason says what is missing."""
     mine = QueuePlace(-priority, time.time(), run_dir.id, wanted)
-    ray.get(gate.stand.remote(mine), timeout=ANSWER_TIMEOUT_S)
+    answer(gate.stand.remote(mine), ANSWER_TIMEOUT_S, "the admission actor")
     told: str | None = None
     while (why := what_for(mine, _others(run_dir.id), ray.available_resources(), ray.cluster_resources())) is not None:
         if why != told:
@@ -34,7 +35,7 @@ def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir)
             run_dir.update(state="pending", reason=why, phase=None)
             told = why
         time.sleep(POLL_S)
-    ray.get(gate.stand.remote(replace(mine, is_starting=True)), timeout=ANSWER_TIMEOUT_S)
+    answer(gate.stand.remote(replace(mine, is_starting=True)), ANSWER_TIMEOUT_S, "the admission actor")
     if told is not None:
         run_dir.update(state="starting", reason=None)
 
@@ -57,7 +58,7 @@ def _others(run_id: str) -> list[QueuePlace]:
     """The places of the other runs on this cluster that have not started."""
     asked = [gate.place_in_queue.remote() for gate in _gates(namespace_of(run_id))]
     answered, _ = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_TIMEOUT_S) if asked else ([], [])
-    return [place for answer in answered if (place := _place(answer)) is not None]
+    return [place for reference in answered if (place := _place(reference)) is not None]
 
 
 def _gates(mine: str) -> Iterator[Any]:
@@ -73,8 +74,8 @@ def _gates(mine: str) -> Iterator[Any]:
                 continue
 
 
-def _place(answer: Any) -> QueuePlace | None:
+def _place(reference: Any) -> QueuePlace | None:
     try:
-        return ray.get(answer)
+        return ray.get(reference)
     except ray.exceptions.RayActorError:  # a run that has ended meanwhile stands nowhere
         return None
