@@ -10,14 +10,6 @@ from torch import Tensor
 ENTROPY_ROWS = 1024  # rows whose softmax is in memory at once when the entropy needs no gradient
 
 
-def token_logprobs(
-    logits: Tensor, targets: Tensor, temperature: float, *, entropy_grad: bool = False
-) -> tuple[Tensor, Tensor]:
-    """(T, V) logits, (T,) ids → (T,) log-probabilities and (T,) entropies, both of logits / temperature."""
-    scaled = scaled_logits(logits, temperature)
-    return target_logprobs(scaled, targets), entropies(scaled, with_grad=entropy_grad)
-
-
 def scaled_logits(logits: Tensor, temperature: float | Tensor) -> Tensor:
     """(T, V) logits / temperature in float32 (float64 stays). A temperature for each row is a (T, 1) tensor."""
     wide = logits if logits.dtype == torch.float64 else logits.float()

@@ -14,23 +14,9 @@ import torch
 from torch import Tensor
 
 from app.config import Config
-from app.logprobs import token_logprobs
-from app.loss_statistics import Statistics, clip_statistics, rollout_statistics, to_sums, total
+from app.loss_statistics import Statistics, clip_statistics, rollout_statistics, to_sums
 from app.reduce import Sums
 from app.tokens import Denominators, Tokens, rollout_gap, size
-
-__all__ = [
-    "KL",
-    "LOSSES",
-    "Denominators",
-    "Tokens",
-    "count",
-    "needs_prox_pass",
-    "needs_reference",
-    "policy_loss",
-    "token_logprobs",
-    "total",
-]
 
 LOG_RATIO_LIMIT = 20.0
 

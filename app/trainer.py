@@ -25,7 +25,8 @@ from app.config import Config
 from app.engine import dtype_name
 from app.fsdp import CPU, build_policy, full_parameters, gradient_norm, logits_at
 from app.logprobs import entropies, scaled_logits, target_logprobs
-from app.loss import count, needs_prox_pass, needs_reference, policy_loss, total
+from app.loss import count, needs_prox_pass, needs_reference, policy_loss
+from app.loss_statistics import total
 from app.reduce import Sums
 from app.schedule import learning_rate
 from app.spans import Spans

@@ -12,8 +12,6 @@ from app.config import Config, from_dict
 from app.loss import (
     KL,
     LOSSES,
-    Denominators,
-    Tokens,
     count,
     dual_clip,
     importance_correction,
@@ -21,9 +19,10 @@ from app.loss import (
     needs_reference,
     policy_loss,
     sequence_mask,
-    token_logprobs,
-    total,
 )
+from app.loss_statistics import total
+from app.tokens import Denominators, Tokens
+from tests.app.tiny import token_logprobs
 
 # The same cases every time, and a busy machine is no failure.
 PROPERTY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=80)

@@ -16,9 +16,9 @@ from app.advantage import advantages  # noqa: E402 - after the skip
 from app.config import Config, from_dict  # noqa: E402
 from app.embedded import make_tokenizer  # noqa: E402
 from app.fsdp import logits_at  # noqa: E402
-from app.logprobs import token_logprobs  # noqa: E402
 from app.loss import count, policy_loss  # noqa: E402
 from app.tokens import Tokens  # noqa: E402
+from tests.app.tiny import token_logprobs  # noqa: E402
 
 PROMPTS = ("12+34=", "56+78=", "90+12=", "34+56=")
 GROUP, LENGTH, TEMPERATURE = 4, 12, 0.8

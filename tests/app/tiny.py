@@ -7,6 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from app.config import Config, from_dict
+from app.logprobs import entropies, scaled_logits, target_logprobs
 
 VOCABULARY = 32
 
@@ -44,6 +45,14 @@ def save_tiny_model(folder: Path) -> Path:
     )
     LlamaForCausalLM(shape).save_pretrained(folder)
     return folder
+
+
+def token_logprobs(
+    logits: torch.Tensor, targets: torch.Tensor, temperature: float, *, entropy_grad: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(T, V) logits, (T,) ids → (T,) log-probabilities and (T,) entropies, as the trainer makes them."""
+    scaled = scaled_logits(logits, temperature)
+    return target_logprobs(scaled, targets), entropies(scaled, with_grad=entropy_grad)
 
 
 def scored(group_id: int, index: int, reward: float | None, **changes: Any) -> dict[str, Any]:
