@@ -19,7 +19,7 @@ from environments.base import WorkedExample
 from environments.checks import BadEnvironment, raised, shown
 from environments.loader import load
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
@@ -171,7 +171,7 @@ def warm_up(model: Any, tokenizer: Any, examples: Iterator[WorkedExample]) -> No
         if step % 10 == 0:
             spent_s = time.monotonic() - started
             what = (step, RECIPE["steps"], loss.item(), spent_s)
-            log.info("warming up the policy: step %d of %d, loss %.3f, %.0f s", *what)
+            logger.info("warming up the policy: step %d of %d, loss %.3f, %.0f s", *what)
 
 
 def _rate(step: int) -> float:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class BadPolicy(ValueError):
@@ -56,6 +56,6 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.info("another process is preparing %s; waiting for it", path.stem)
+            logger.info("another process is preparing %s; waiting for it", path.stem)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

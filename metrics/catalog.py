@@ -127,7 +127,7 @@ def entry(
 ) -> dict[str, Any]:
     parts = keys.split(base)
     is_plain = metric.source == "custom" or "<" in metric.section or "/" in base
-    section = parts.section if is_plain and metric.section not in ("Sample metrics",) else metric.section
+    section = parts.section if is_plain and metric.section != "Sample metrics" else metric.section
     section, group, name = (section, parts.group, parts.name) if "/" in base else (section, "", base)
     if metric is SAMPLE_METRIC and "/" in base:
         section = parts.section
