@@ -343,9 +343,7 @@ def deploy(
     """
     from ray.serve.config import RequestRouterConfig
 
-    engine = config.engine
     environment = ENVIRONMENT if use_gpu else ENVIRONMENT | CPU_ENVIRONMENT
-    resources = {"num_gpus": engine_gpus(config)} if use_gpu else {"num_cpus": engine.cpus}
     backend = transfer_backend(config.weight_transfer, use_gpu)
     router: Any = "ray.serve.experimental.round_robin_router.RoundRobinRouter"
     deployment: Any = serve.deployment(
@@ -359,7 +357,7 @@ def deploy(
         graceful_shutdown_timeout_s=5,
         # The default router splits bursts badly over replicas (57 of 64 requests on one of two).
         request_router_config=RequestRouterConfig(request_router_class=router),
-        ray_actor_options={**resources, "runtime_env": {"env_vars": environment}},
+        ray_actor_options={**actor_resources(config, use_gpu), "runtime_env": {"env_vars": environment}},
     )
     try:
         return serve.run(
@@ -370,6 +368,11 @@ def deploy(
         )
     except RuntimeError as error:
         raise RuntimeError(f"the engine did not start: {_reason(run_id, error)}") from error
+
+
+def actor_resources(config: Config, use_gpu: bool) -> dict[str, float]:
+    """What Ray reserves for one engine: GPUs or CPUs. With no CPUs said Serve would take one."""
+    return {"num_gpus": engine_gpus(config), "num_cpus": 0} if use_gpu else {"num_cpus": config.engine.cpus}
 
 
 def engine_args(config: Config, use_gpu: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def build_policy(
     dtype: what is computed in; below float32 it becomes FSDP's mixed precision with float32 reduction.
     """
     policy: Any = AutoModelForCausalLM.from_pretrained(
-        model, dtype=torch.float32, attn_implementation=attention(device)
+        model, dtype=torch.float32, attn_implementation=attention(device, dtype)
     )
     # With a cache the packed sequences would see each other.
     policy.config.use_cache = False
@@ -47,9 +47,9 @@ def shard(policy: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> 
     return policy
 
 
-def attention(device: torch.device) -> str:
-    """Flash attention where it is installed (it makes packing pay), else PyTorch's own."""
-    if device.type == "cuda":
+def attention(device: torch.device, dtype: torch.dtype) -> str:
+    """Flash attention where it is installed (it makes packing pay) and knows the arithmetic, else PyTorch's own."""
+    if device.type == "cuda" and dtype != torch.float32:
         from transformers.utils import is_flash_attn_2_available
 
         if is_flash_attn_2_available():

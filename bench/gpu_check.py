@@ -76,7 +76,7 @@ def libraries(on_cpu: bool) -> Iterator[Result]:
     yield Result("bf16", torch.cuda.is_bf16_supported(), torch.cuda.get_device_name())
     nccl = torch.distributed.is_nccl_available()
     yield Result("NCCL", nccl, ".".join(map(str, torch.cuda.nccl.version())) if nccl else "not in this torch")
-    yield Result("attention of the trainer", True, attention(torch.device("cuda")))
+    yield Result("attention of the trainer", True, attention(torch.device("cuda"), torch.bfloat16))
 
 
 def placements(gpus: int, on_cpu: bool) -> Iterator[tuple[str, list[str] | str]]:

@@ -5,9 +5,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from ray import serve
 
 from app import config
-from app.preflight import engine_gpus
+from app.engine import actor_resources
+from app.fsdp import attention
+from app.preflight import engine_gpus, reserved
 from bench import gpu_check
 from bench.gpu_check import SMALL, STEPS, Result, judged_values, placements
 
@@ -50,6 +54,28 @@ def test_what_can_be_done_with_so_many_gpus_is_done_and_the_rest_is_said(gpus, d
         assert (run.use_gpu, run.dtype) == (True, "bfloat16")
         assert run.num_workers * run.gpus_per_worker + run.num_engines * engine_gpus(run) <= gpus
     assert [run.weight_transfer for run in runs] == ["object_store", "group", "group"][:done]
+
+
+@pytest.mark.parametrize("use_gpu", [True, False])
+def test_engines_take_no_more_of_the_cluster_than_the_run_reserves(use_gpu):
+    run = config.load(ROOT / "configs" / "gpu.yaml", ["engine.cpus=0.5"])
+    engine = serve.deployment(name="engine", ray_actor_options=actor_resources(run, use_gpu))(type("Engine", (), {}))
+    wanted, kept = engine.ray_actor_options, reserved(run, use_gpu, trains=False)
+    assert run.num_engines * wanted["num_cpus"] <= kept.get("CPU", 0)
+    assert run.num_engines * wanted.get("num_gpus", 0) == kept.get("GPU", 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "expected"),
+    [
+        ("cuda", torch.bfloat16, "flash_attention_2"),
+        ("cuda", torch.float32, "sdpa"),  # flash attention knows half precision only
+        ("cpu", torch.bfloat16, "sdpa"),
+    ],
+)
+def test_flash_attention_is_for_half_precision_on_gpus(device, dtype, expected, monkeypatch):
+    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: True)
+    assert attention(torch.device(device), dtype) == expected
 
 
 def test_a_failed_check_is_the_exit_status(monkeypatch, capsys):
