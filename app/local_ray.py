@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -67,13 +68,24 @@ def free_ports(count: int) -> list[int]:
 @contextlib.contextmanager
 def local_ray(num_cpus: int, object_store_mb: int = 500) -> Iterator[LocalRay]:
     """Start Ray with its dashboard (Ray Jobs needs it) and take every process of it down again."""
-    with tempfile.TemporaryDirectory(prefix="telescope-ray-", ignore_cleanup_errors=True) as folder:
-        cluster = _start(Path(folder), num_cpus, object_store_mb)
+    with tempfile.TemporaryDirectory(prefix="telescope-ray-", ignore_cleanup_errors=True) as name, _guard(name):
+        cluster = _start(Path(name), num_cpus, object_store_mb)
         try:
             _await_ready(cluster)
             yield cluster
         finally:
             _stop(cluster)
+
+
+@contextlib.contextmanager
+def _guard(folder: str) -> Iterator[None]:
+    """A process that takes the cluster down should this one be killed, which could not do it any more.
+
+    It reads from a pipe whose other end only we have: that ends when we end, however that happens.
+    """
+    words = [sys.executable, "-m", "app.local_ray", folder]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True):
+        yield
 
 
 def _start(folder: Path, num_cpus: int, object_store_mb: int) -> LocalRay:
@@ -143,8 +155,14 @@ def _stop(cluster: LocalRay) -> None:
     members = family(cluster.folder)
     cluster.process.terminate()
     psutil.wait_procs(members, timeout=POLITE_S)
+    _end(cluster.folder, members)
+    cluster.process.wait(timeout=STOP_LIMIT_S)
+
+
+def _end(folder: Path, members: set[psutil.Process]) -> None:
+    """Kill these processes of the cluster, and those that appear meanwhile."""
     end = time.monotonic() + STOP_LIMIT_S
-    while left := [process for process in members | family(cluster.folder) if _is_alive(process)]:
+    while left := [process for process in members | family(folder) if _is_alive(process)]:
         if time.monotonic() > end:
             raise RuntimeError(f"processes {[process.pid for process in left]} of the local Ray do not end")
         members.update(left)
@@ -152,7 +170,6 @@ def _stop(cluster: LocalRay) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=1)
-    cluster.process.wait(timeout=STOP_LIMIT_S)
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -160,3 +177,15 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def main() -> None:
+    """The guard of one cluster: does nothing until whoever started it has ended."""
+    folder = Path(sys.argv[1])
+    sys.stdin.buffer.read()
+    _end(folder, set())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,9 @@
+import os
 import signal
 import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from app import evaluate, launch, local_ray, progress, train
 from app.progress import Progress
 
+GONE_LIMIT_S = 15
 SMALL = """
 name: small
 model: embedded
@@ -183,9 +187,6 @@ def test_an_environment_that_cannot_be_used_is_one_sentence(override, said, conf
 
 @pytest.mark.stack
 def test_a_local_ray_of_ones_own_leaves_no_process_behind(monkeypatch):
-    import os
-    import sys
-
     monkeypatch.delenv("RAY_ADDRESS", raising=False)  # another cluster may be there: this one must not join it
     with local_ray.local_ray(num_cpus=1, object_store_mb=100) as cluster:
         script = "import ray; ray.init(); from ray import serve; serve.start(http_options={'port': 0})"
@@ -196,3 +197,30 @@ def test_a_local_ray_of_ones_own_leaves_no_process_behind(monkeypatch):
         assert any("ray::ServeController" in " ".join(process.cmdline()) for process in members)
     assert [process.pid for process in members if local_ray._is_alive(process)] == []
     assert not cluster.folder.exists()
+
+
+LAUNCHER = """
+from app import local_ray
+
+with local_ray.local_ray(num_cpus=1, object_store_mb=100) as cluster:
+    print(cluster.folder, flush=True)
+    input()
+"""
+
+
+@pytest.mark.stack
+def test_the_local_ray_of_a_killed_program_ends_within_seconds():
+    words = [sys.executable, "-c", LAUNCHER]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        folder = Path(launcher.stdout.readline().strip())
+        members = local_ray.family(folder)
+        launcher.kill()
+    assert len(members) > 4
+    end = time.monotonic() + GONE_LIMIT_S
+    while left := [process.pid for process in members if local_ray._is_alive(process)]:
+        assert time.monotonic() < end, f"{left} are there {GONE_LIMIT_S} s after the program was killed"
+        time.sleep(0.1)
+    while folder.exists():
+        assert time.monotonic() < end, f"{folder} is there {GONE_LIMIT_S} s after the program was killed"
+        time.sleep(0.1)
