@@ -34,10 +34,13 @@ END_LIMIT_S = 600.0
 END_PAUSES_S = (1.0, 5.0, 15.0, 0.0)
 """Pauses after each time that the last files could not be copied."""
 TRIES = 5
-"""How often a pass begins again because files were merged or removed meanwhile, before the next one is waited for."""
+"""How often a pass begins again because files were merged meanwhile, before the next one is waited for."""
 CHUNK_BYTES = 8 << 20
 NAMING = (".jsonl", PLACE, "run.json")
 """Endings of files that name others."""
+CHECKPOINTS = "checkpoints/"
+INDEX = ".metadata"
+"""What torch calls its index of a checkpoint."""
 LEFT_OUT_FOLDERS = ("train", "wandb")
 LEFT_OUT_ENDINGS = (".tmp", ".lock", "/lock")
 Stamp = tuple[int, int]
@@ -91,13 +94,16 @@ class Mirror:
             files = dict(self._files())
             count += sum(self._copy(name) for name in files if not name.endswith(NAMING))
             present = dict(self._files()).keys()
-            if (before | files).keys() - present:
-                continue  # merged or removed meanwhile: what was read may name it
+            broken = {str(PurePosixPath(name).parent) for name in (before | files).keys() - present}
+            if not all(folder.startswith(CHECKPOINTS) for folder in broken):
+                continue  # merged meanwhile: what was read may name what is gone
             for name, data in naming.items():
-                if data is not None and self.copied.get(name) != before[name]:
-                    self._write(name, io.BytesIO(data))
-                    self.copied[name] = before[name]  # from before it was read: an addition since is copied next time
-                    count += 1
+                # A checkpoint names only its own files: that one is removed keeps no other back.
+                if data is None or str(PurePosixPath(name).parent) in broken or self.copied.get(name) == before[name]:
+                    continue
+                self._write(name, io.BytesIO(data))
+                self.copied[name] = before[name]  # from before it was read: an addition since is copied next time
+                count += 1
             self._remove(self.copied.keys() - present)
             break
         return count
@@ -138,7 +144,8 @@ class Mirror:
     def _files(self) -> Iterator[tuple[str, Stamp]]:
         for file in sorted(self.run_dir.rglob("*")):
             name = file.relative_to(self.run_dir).as_posix()
-            if name.split("/")[0] in LEFT_OUT_FOLDERS or name.endswith(LEFT_OUT_ENDINGS) or file.name.startswith("."):
+            is_temporary = file.name.startswith(".") and file.name != INDEX
+            if name.split("/")[0] in LEFT_OUT_FOLDERS or name.endswith(LEFT_OUT_ENDINGS) or is_temporary:
                 continue
             try:
                 if file.is_file():

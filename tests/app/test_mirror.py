@@ -1,7 +1,7 @@
 """The copy of a run directory at a URL: a run at every moment, and the same run when it is fetched."""
 
 import logging
-import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from metrics.recompute import recompute
 from metrics.schema import samples_table
 from metrics.segments import read_manifest, segment_bytes
 from metrics.store import TABLES, Store
+from tests import s3
 from tests.app.tiny import tiny_config
-from tests.environments.packages import require
 from tests.metrics.builders import sample
+
+SEALED = {"__0_0.distcp", ".metadata", "place.json"}
 
 
 @pytest.fixture
@@ -61,7 +63,15 @@ def seal(run: RunDir, step: int) -> None:
     folder = run.checkpoints / f"step_{step:06d}"
     folder.mkdir()
     (folder / "__0_0.distcp").write_bytes(b"weights %d" % step)
+    (folder / ".metadata").write_bytes(b"where the weights are")
     (folder / "place.json").write_text(f'{{"step": {step}}}')
+
+
+def unseal(run: RunDir, step: int) -> None:
+    """Removes a checkpoint as the trainer does: the seal first."""
+    folder = run.checkpoints / f"step_{step:06d}"
+    (folder / "place.json").unlink()
+    shutil.rmtree(folder)
 
 
 def test_the_copy_is_a_run_at_every_moment_while_segments_are_merged(run, tmp_path, monkeypatch):
@@ -91,6 +101,30 @@ def test_the_copy_is_a_run_at_every_moment_while_segments_are_merged(run, tmp_pa
     store.close()
 
 
+def test_checkpoints_that_are_removed_during_each_pass_keep_nothing_else_back(run, tmp_path, monkeypatch):
+    """Between any two files that are copied, a checkpoint is sealed and the one before it removed."""
+    store, far = begun(run), tmp_path / "far"
+    add_step(store, 1)
+    seal(run, 0)
+    copy, steps = Mirror(run.path, far.as_uri()), iter(range(10_000))
+    write = copy._write
+
+    def write_while_checkpoints_come_and_go(name, data):
+        write(name, data)
+        assert all({file.name for file in one.parent.iterdir()} == SEALED for one in far.rglob("place.json"))
+        step = next(steps)
+        seal(run, step + 1)
+        unseal(run, step)
+
+    monkeypatch.setattr(copy, "_write", write_while_checkpoints_come_and_go)
+    copy.sync()
+    assert read.series(far / run.id)["last_step"] == 1
+    monkeypatch.setattr(copy, "_write", write)
+    copy.sync()
+    assert [file.parent.name for file in (far / run.id).rglob("place.json")] == [f"step_{next(steps):06d}"]
+    store.close()
+
+
 def test_a_fetched_run_is_the_run(run, tmp_path):
     store = begun(run)
     store.add_samples(samples_table([sample(), sample(sample_id=2)]), attempt=1, source="batcher/1", seq=1)
@@ -103,6 +137,7 @@ def test_a_fetched_run_is_the_run(run, tmp_path):
     assert fetched == tmp_path / "other" / run.id
     assert run_dir.open_run(tmp_path / "other", run.id).record() == run.record()
     assert read.series(fetched) == read.series(run.path)
+    assert {file.name for file in (fetched / "checkpoints" / "step_000020").iterdir()} == SEALED
     assert (fetched / "checkpoints" / "step_000020" / "__0_0.distcp").read_bytes() == b"weights 20"
     assert recompute(fetched).differences == recompute(run.path).differences
     with pytest.raises(MirrorError, match="exists already"):
@@ -129,7 +164,8 @@ def test_a_checkpoint_that_is_removed_loses_its_seal_first(run, tmp_path, monkey
 
     copy.system = Watched()  # type: ignore[assignment]
     copy.sync()
-    assert removed == ["place.json", "__0_0.distcp"]
+    assert removed[0] == "place.json"
+    assert set(removed) == SEALED
 
 
 def test_the_seal_of_a_checkpoint_comes_after_its_weights(run, tmp_path, monkeypatch):
@@ -197,24 +233,11 @@ def test_over_http_no_place_to_copy_to_can_be_chosen():
 
 
 @pytest.mark.stack
-def test_an_s3_server_holds_a_run_that_can_be_fetched(run, tmp_path, monkeypatch):
-    require("moto")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {"ENDPOINT_URL": f"http://{host}:{port}", "REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(f"AWS_{name}", "test")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    try:
+def test_an_s3_server_holds_a_run_that_can_be_fetched(run, tmp_path):
+    with s3.server():
         with pytest.raises(MirrorError, match="cannot be written"):
             Mirror(run.path, "s3://telescope/runs").check()
-        mirror.fs.S3FileSystem(endpoint_override=os.environ["AWS_ENDPOINT_URL"], allow_bucket_creation=True).create_dir(
-            "telescope"
-        )
+        s3.make_bucket("telescope")
         store = begun(run)
         with mirrored(run.path, "s3://telescope/runs"):
             for step in range(1, 40):
@@ -223,9 +246,7 @@ def test_an_s3_server_holds_a_run_that_can_be_fetched(run, tmp_path, monkeypatch
             store.close()
             run.end("finished")
         fetched = fetch(f"s3://telescope/runs/{run.id}", tmp_path / "other")
-        assert RunDir(fetched).state == "finished"
-        assert read.series(fetched) == read.series(run.path)
-        assert missing(fetched) == []
-        assert (fetched / "checkpoints" / "step_000020" / "__0_0.distcp").read_bytes() == b"weights 20"
-    finally:
-        server.stop()
+    assert RunDir(fetched).state == "finished"
+    assert read.series(fetched) == read.series(run.path)
+    assert missing(fetched) == []
+    assert (fetched / "checkpoints" / "step_000020" / "__0_0.distcp").read_bytes() == b"weights 20"
