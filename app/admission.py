@@ -175,17 +175,18 @@ class Admission:
         """Said once by the driver: the engines can be asked, or why they never will."""
         self.engines_problem = problem
         self.engines_answered.set()
-        self.place = None
 
     async def stand(self, place: QueuePlace) -> None:
-        """The run's place among those that wait for the cluster, until its engines are there."""
+        """The run's place among those that wait for the cluster, until its trainer and its engines are there."""
         self.place = place
 
     async def place_in_queue(self) -> QueuePlace | None:
         return self.place
 
     async def wait_for_engines(self) -> None:
+        """Asked by the trainer once it is there: from then on the run has reserved all that it needs."""
         await self.engines_answered.wait()
+        self.place = None
         if self.engines_problem is not None:
             raise RuntimeError(self.engines_problem)
 

@@ -45,8 +45,8 @@ def what_for(
 ) -> str | None:
     """What a run waits for, in words; None when it may start.
 
-    What a starting run has reserved already counts twice until its engines are there: the next one may wait for longer
-    than it must, and never starts too early.
+    What a starting run has reserved already counts twice until its trainer and its engines are there: the next one
+    may wait for longer than it must, and does not start too early.
     """
     starting = [place for place in others if place.is_starting]
     ahead = sorted(place for place in others if not place.is_starting and place < mine)

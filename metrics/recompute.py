@@ -110,7 +110,7 @@ def derived_by_step(
         spans = timeline.filter(pl.col("step") == step)
         before = windows.get(previous_step, (0.0, None))[1] if previous_step is not None else None
         ended.update(dict(samples["outcome"].value_counts().rows()) if len(samples) else {})
-        derived[step] = step_numbers(
+        derived[step] = whole_row(
             samples.filter(pl.col("step") == step),
             spans,
             None if lag else about["num_slots"],
@@ -130,7 +130,7 @@ def derived_by_step(
     return derived, bad_rows + bad_spans + bad_evals
 
 
-def step_numbers(
+def whole_row(
     samples: pl.DataFrame,
     spans: pl.DataFrame,
     num_slots: int | None,

@@ -97,5 +97,7 @@ def test_runs_without_room_wait_and_start_by_priority_when_there_is_room_again(r
     assert (high.state, high.record()["reason"]) == ("starting", None)
     until(lambda: low.record()["reason"] == f"waits for its turn: 1.5 CPU wanted, {total - 1:g} of {total:g} free")
     ray.get(gate.engines_ready.remote())
+    assert ray.get(gate.place_in_queue.remote()) is not None, "its trainer may not have its CPUs yet"
+    ray.get(gate.wait_for_engines.remote())
     low_thread.join(30)
     assert low.state == "starting"
