@@ -11,9 +11,8 @@ from app.batch import metrics_row
 from app.clock import Clock
 from app.config import Config, EvalConfig
 from app.conversation import NO_VERSION
-from app.engine import Sampling
 from app.run_context import RunContext
-from app.sampler import Sampler
+from app.sampler import Sampler, sampling_of
 from app.stream import group_row, reward_workers, score
 from app.weights import store
 from environments.loader import load
@@ -41,7 +40,9 @@ class Evals:
 
     def __init__(self, config: Config, run_id: str, model: str, eos_token: str) -> None:
         self.config = config
-        drawing = {entry.label: _sampling(config, entry) for entry in config.evals}
+        drawing = {
+            entry.label: sampling_of(config, entry, entry.completions, entry.temperature) for entry in config.evals
+        }
         self.sampler = Sampler(run_id, model, config.evals, drawing, config.max_prompt_tokens)
         self.workers = reward_workers(config.evals, eos_token)
         self.groups = {entry.label: _held_out(entry) for entry in config.evals}
@@ -93,16 +94,6 @@ class Evaluator:
 def due(config: Config, step: int) -> list[EvalConfig]:
     """The evals of the weights after `step`: before training, every so many steps, and after the last."""
     return [entry for entry in config.evals if step % entry.eval_every == 0 or step == config.steps]
-
-
-def _sampling(config: Config, entry: EvalConfig) -> Sampling:
-    return Sampling(
-        n=entry.completions,
-        max_tokens=entry.max_tokens or config.max_tokens,
-        temperature=entry.temperature,
-        top_p=entry.top_p or config.top_p,
-        stop_token_ids=(),
-    )
 
 
 def _held_out(entry: EvalConfig) -> list[dict[str, Any]]:

@@ -235,17 +235,21 @@ def _told(talk: Conversation) -> dict[str, Any]:
 
 
 def samplings(config: Config, n: int) -> dict[str, Sampling]:
-    """How each environment's completions are drawn, by label: its own settings, else the run's."""
+    """How each environment's completions are drawn, by label."""
     return {
-        entry.label: Sampling(
-            n=n,
-            max_tokens=entry.max_tokens or config.max_tokens,
-            temperature=config.temperature_of(entry.label),
-            top_p=entry.top_p or config.top_p,
-            stop_token_ids=(),
-        )
-        for entry in config.environments
+        entry.label: sampling_of(config, entry, n, config.temperature_of(entry.label)) for entry in config.environments
     }
+
+
+def sampling_of(config: Config, entry: EntryConfig, n: int, temperature: float) -> Sampling:
+    """How an entry's completions are drawn: by its own settings, else the run's."""
+    return Sampling(
+        n=n,
+        max_tokens=entry.max_tokens or config.max_tokens,
+        temperature=temperature,
+        top_p=entry.top_p or config.top_p,
+        stop_token_ids=(),
+    )
 
 
 def sample_seed(seed: int, *place: int) -> int:
