@@ -57,6 +57,32 @@ def check_port(port: int, remedy: str) -> None:
             raise PortInUse(f"port {port} on 127.0.0.1 is not free ({error.strerror}); {remedy}") from None
 
 
+def check_unshared(port: int) -> None:
+    """Refuse a port on which another program's Serve listens beside that of the Ray to which this worker belongs.
+
+    Proxies of Serve allow it (SO_REUSEPORT): then Linux hands the requests to either. Workers of a Ray have one parent.
+    """
+    raylet = os.getppid()
+    listening = {
+        one.pid: _parent_of(one.pid)
+        for one in psutil.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+    }
+    others = [str(pid or "of another user") for pid, parent in listening.items() if parent != raylet]
+    if others and raylet in listening.values():  # on a node without a proxy of ours anybody may have the port
+        raise PortInUse(
+            f"port {port} is also listened on by process {', '.join(others)}, and requests go to either; end it, or "
+            "write another http_options.port into configs/serve.yaml and `serve deploy` it before Serve is started"
+        )
+
+
+def _parent_of(pid: int | None) -> int | None:
+    try:
+        return psutil.Process(pid).ppid() if pid else None
+    except psutil.NoSuchProcess:
+        return None
+
+
 def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]

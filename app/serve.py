@@ -10,12 +10,14 @@ import logging
 import os
 import threading
 import time
+from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
 
 from app import run_dir
 from app.jobs import Jobs
+from app.local_ray import check_unshared
 
 SETTLE_EVERY_S = 5.0
 logger = logging.getLogger(__name__)
@@ -30,19 +32,21 @@ def build() -> FastAPI:
     from ui import build as build_dashboard
     from ui.guard import check_bind
 
-    check_bind(_http_host())
+    http = _http()
+    check_bind(http.host)
+    check_unshared(http.port)
     jobs = Jobs(root=run_dir.root_of())
     threading.Thread(target=_settle, args=(jobs,), name="settle", daemon=True).start()
     return build_dashboard(jobs.folder, jobs, [api.routes(jobs)])
 
 
-def _http_host() -> str:
-    """The address that the proxies of this cluster's Serve listen on."""
+def _http() -> Any:
+    """Where the proxies of this cluster's Serve listen."""
     from ray.serve.context import _get_global_client
 
     client = _get_global_client()
     assert client is not None, "a replica runs inside Serve"
-    return str(client.http_config.host)
+    return client.http_config
 
 
 def _settle(jobs: Jobs) -> None:
