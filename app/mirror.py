@@ -90,14 +90,14 @@ class Mirror:
         count = 0
         for _ in range(TRIES):
             before = dict(self._files())
-            naming = {name: self._read(name) for name in before if name.endswith(NAMING)}
+            naming = {name: self._read(name) for name in sorted(filter(is_naming, before), key=in_order)}
             files = dict(self._files())
-            count += sum(self._copy(name) for name in files if not name.endswith(NAMING))
+            count += sum(self._copy(name) for name in files if not is_naming(name))
             present = dict(self._files()).keys()
             broken = {str(PurePosixPath(name).parent) for name in (before | files).keys() - present}
             if not all(folder.startswith(CHECKPOINTS) for folder in broken):
                 continue  # merged meanwhile: what was read may name what is gone
-            for name, data in naming.items():
+            for name, data in reversed(naming.items()):
                 # A checkpoint names only its own files: that one is removed keeps no other back.
                 if data is None or str(PurePosixPath(name).parent) in broken or self.copied.get(name) == before[name]:
                     continue
@@ -123,7 +123,7 @@ class Mirror:
 
     def _remove(self, names: set[str]) -> None:
         """Seals first: a checkpoint that is half removed is none."""
-        for name in sorted(names, key=lambda name: not name.endswith(NAMING)):
+        for name in sorted(names, key=is_naming, reverse=True):
             self.system.delete_file(f"{self.root}/{name}")
             del self.copied[name]
 
@@ -152,6 +152,18 @@ class Mirror:
                     yield name, stamp_of(file)
             except FileNotFoundError:
                 continue
+
+
+def is_naming(name: str) -> bool:
+    return name.endswith(NAMING)
+
+
+def in_order(name: str) -> tuple[bool, bool]:
+    """The order in which files that name others are read; they are written in reverse.
+
+    The end of a run speaks for its checkpoints, and a checkpoint for the numbers of its steps.
+    """
+    return name != "run.json", not name.startswith(CHECKPOINTS)
 
 
 def stamp_of(file: Path) -> Stamp:

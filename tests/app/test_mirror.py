@@ -168,13 +168,18 @@ def test_a_checkpoint_that_is_removed_loses_its_seal_first(run, tmp_path, monkey
     assert set(removed) == SEALED
 
 
-def test_the_seal_of_a_checkpoint_comes_after_its_weights(run, tmp_path, monkeypatch):
-    copy, written = Mirror(run.path, (tmp_path / "far").as_uri()), []
+def test_a_seal_comes_after_its_weights_and_its_numbers_and_the_state_of_the_run_last(run, tmp_path, monkeypatch):
+    store, copy, written = begun(run), Mirror(run.path, (tmp_path / "far").as_uri()), []
+    add_step(store, 10)
     seal(run, 10)
     write = copy._write
     monkeypatch.setattr(copy, "_write", lambda name, data: (written.append(name), write(name, data)))
     copy.sync()
-    assert written.index("checkpoints/step_000010/__0_0.distcp") < written.index("checkpoints/step_000010/place.json")
+    store.close()
+    sealing = written.index("checkpoints/step_000010/place.json")
+    assert written.index("checkpoints/step_000010/__0_0.distcp") < sealing
+    assert max(place for place, name in enumerate(written) if name.startswith("metrics/")) < sealing
+    assert written[-1] == "run.json"
 
 
 def test_the_end_of_a_run_is_copied(run, tmp_path):
