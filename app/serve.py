@@ -30,6 +30,7 @@ def build() -> FastAPI:
     """Made inside the replica: Gradio's application cannot be sent there."""
     from app import api
     from ui import build as build_dashboard
+    from ui.app import spared
     from ui.guard import check_bind
 
     http = _http()
@@ -37,7 +38,7 @@ def build() -> FastAPI:
     check_unshared(http.port)
     jobs = Jobs(root=run_dir.root_of())
     threading.Thread(target=_settle, args=(jobs,), name="settle", daemon=True).start()
-    return build_dashboard(jobs.folder, jobs, [api.routes(jobs)])
+    return spared(build_dashboard(jobs.folder, jobs, [api.routes(jobs)]))
 
 
 def _http() -> Any:

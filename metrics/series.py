@@ -186,9 +186,11 @@ def columns_of(rows: pl.DataFrame, max_points: int) -> dict[str, Any]:
 
 def columns_of_few(rows: pl.DataFrame) -> dict[str, Any]:
     """What columns_of returns when nothing is to be thinned."""
+    lists = [rows[name].to_list() for name in ("step", "time", "key", "value")]
+    if lists[0].count(lists[0][0]) == len(lists[0]):
+        return columns_of_one(*lists)
     times: dict[int, float] = {}
     cells: dict[str, dict[int, float]] = {}
-    lists = [rows[name].to_list() for name in ("step", "time", "key", "value")]
     for step, time, key, value in zip(*lists, strict=True):
         times[step] = min(time, times.get(step, np.inf))
         cells.setdefault(key, {})[step] = value
@@ -203,6 +205,14 @@ def columns_of_few(rows: pl.DataFrame) -> dict[str, Any]:
             nonfinite[key] = odd
     at = [times[step] for step in steps]
     return {"steps": steps, "times": at, "columns": columns, "nonfinite": nonfinite, "thinned": None}
+
+
+def columns_of_one(steps: list[int], times: list[float], keys: list[str], values: list[float]) -> dict[str, Any]:
+    """What columns_of returns of one step: nearly every poll."""
+    step, found = steps[0], dict(zip(keys, values, strict=True))
+    columns = {key: [value if isfinite(value := found[key]) else None] for key in sorted(found)}
+    nonfinite = {key: [[step, named(found[key])]] for key, column in columns.items() if column[0] is None}
+    return {"steps": [step], "times": [min(times)], "columns": columns, "nonfinite": nonfinite, "thinned": None}
 
 
 def distinct(steps: Ints) -> tuple[Ints, Ints]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import uvicorn
 
-from ui.app import build
+from ui.app import build, spared
 from ui.guard import check_bind
 from ui.names import whole_number
 
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"python -m ui: {error}", file=sys.stderr)
         return 2
     print(f"Telescope shows {root} at http://{chosen.host}:{chosen.port}/", flush=True)
-    uvicorn.run(build(root, None), host=chosen.host, port=chosen.port, log_level="warning")
+    uvicorn.run(spared(build(root, None)), host=chosen.host, port=chosen.port, log_level="warning")
     return 0
 
 

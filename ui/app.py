@@ -1,5 +1,6 @@
 """The whole dashboard as one FastAPI application."""
 
+import gc
 import logging
 import os
 from collections.abc import Iterable
@@ -31,6 +32,14 @@ def build(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:
     app = without_pages(root, jobs, routers)
     app.mount(static, static_files.files(), name="static")
     return mount(app, root, jobs, static)
+
+
+def spared(app: FastAPI) -> FastAPI:
+    """The application of a process that serves nothing else: what is loaded by now stays for good, so the garbage
+    collector no longer looks through it. Doing so took a sixth of the CPU of a refresh."""
+    gc.collect()
+    gc.freeze()
+    return app
 
 
 def without_pages(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:

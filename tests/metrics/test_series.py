@@ -301,7 +301,10 @@ ROWS = st.lists(
 )
 
 
-@given(ROWS)
+OF_ONE_STEP = st.builds(lambda step, rows: [(step, *row[1:]) for row in rows], st.integers(0, 6), ROWS)
+
+
+@given(st.one_of(ROWS, OF_ONE_STEP))
 def test_the_loop_over_few_rows_gives_what_the_arrays_give(rows):
     schema = {"step": pl.Int64, "time": pl.Float64, "key": pl.String, "value": pl.Float64}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
