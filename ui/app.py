@@ -10,12 +10,14 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from starlette.requests import Request
+from starlette.routing import Match, Route
 
 from ui import data, infra, kept, rollouts, runs, static_files, timeline
 from ui.guard import Guard, token_from_environment
 from ui.history import Histories
 
 logger = logging.getLogger(__name__)
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def build(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> FastAPI:
@@ -59,7 +61,20 @@ def without_pages(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> F
         app.include_router(part, prefix="/data")
     for router in routers:
         app.include_router(router)
+    for area in ("data", "api"):
+        app.add_api_route(f"/{area}/{{rest:path}}", _refused, methods=METHODS, include_in_schema=False)
     return app
+
+
+def _refused(request: Request) -> JSONResponse:
+    """What is under /data and /api but no route of theirs: the pages would answer all of it with 404."""
+    partly = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
+    methods = {method for route in partly if isinstance(route, Route) for method in route.methods or ()}
+    if not methods:
+        return JSONResponse({"detail": f"{request.url.path[:120]!r}: there is no such address"}, 404)
+    allowed = ", ".join(sorted(methods))
+    detail = f"{request.method} {request.url.path[:120]!r}: {allowed} is wanted"
+    return JSONResponse({"detail": detail}, 405, headers={"Allow": allowed})
 
 
 async def _unreadable(_request: Request, error: Exception) -> JSONResponse:

@@ -13,6 +13,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from metrics import read
 from metrics.export import csv_text
+from ui import records
 from ui.history import EVERYTHING, Histories, Window
 from ui.names import NoRun, run_dir, run_ids, whole_number
 from ui.replies import reply, tagged
@@ -44,6 +45,7 @@ def routes(root: Path, histories: Histories) -> APIRouter:
         fmt: str = "json",
     ) -> Response:
         """Columns of a run, thinned beyond `max` rows; `fmt=f32` sends them as raw floats."""
+        one_of(fmt, "json", "f32")
         history = histories.get(run_dir(root, run))
         wanted = _keys(keys) or list(history.keys)
         with history.lock:
@@ -59,6 +61,7 @@ def routes(root: Path, histories: Histories) -> APIRouter:
     @api.get("/export")
     def export(runs: str, keys: str = "", fmt: str = "csv") -> Response:
         """Full columns of several runs as one CSV or Parquet file."""
+        one_of(fmt, "csv", "parquet")
         frame = exported(root, histories, run_ids(runs), _keys(keys))
         if fmt == "parquet":
             buffer = io.BytesIO()
@@ -67,6 +70,11 @@ def routes(root: Path, histories: Histories) -> APIRouter:
         return _file(csv_text(frame).encode(), "metrics.csv", "text/csv; charset=utf-8")
 
     return api
+
+
+def one_of(fmt: str, *formats: str) -> None:
+    if fmt not in formats:
+        raise HTTPException(400, f"fmt {fmt[:40]!r}: one of {', '.join(formats)}")
 
 
 def _keys(text: str | None) -> list[str]:
@@ -96,7 +104,7 @@ def _delta(root: Path, histories: Histories, cursor: str, keys: set[str] | None)
         return {"run": run_id, "gone": True}  # of several runs on a page one was removed: the others go on
     with history.lock:
         found = history.delta(after, rev, keys)
-        found["state"] = state_of(root / run_id)
+        found |= state_of(root / run_id)
         found["new_keys"] = history.keys[whole_number(known) or 0 :]
         if found["reset"]:
             # The browser reloads its columns with /series: rows that it throws away are not worth sending.
@@ -104,12 +112,14 @@ def _delta(root: Path, histories: Histories, cursor: str, keys: set[str] | None)
     return {"run": run_id, **found}
 
 
-def state_of(directory: Path) -> str | None:
+def state_of(directory: Path) -> dict[str, str | None]:
+    """The state of a run, and what its start is doing."""
     try:
         about = orjson.loads((directory / "run.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        return None
-    return str(about.get("state")) if isinstance(about, dict) else None
+        about = None
+    about = about if isinstance(about, dict) else {}
+    return {name: records.text(about.get(name)) for name in ("state", "phase")}
 
 
 def _plain(window: Window) -> dict[str, Any]:

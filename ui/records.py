@@ -7,7 +7,7 @@ from typing import Any
 
 from metrics import read
 
-TEXTS = ("id", "name", "state", "reason", "model", "algorithm", "host", "job_id")
+TEXTS = ("id", "name", "state", "phase", "reason", "model", "algorithm", "host", "job_id")
 MOMENTS = ("created_at", "started_at", "ended_at")
 MOST_CHARS = 20_000
 

@@ -10,9 +10,13 @@ import numpy as np
 import orjson
 import polars as pl
 import pytest
+from fastapi.testclient import TestClient
 
 from metrics import read
 from metrics.export import csv_text
+from tests.browser.runs import write_history
+from tests.ui.conftest import HOME
+from ui.app import without_pages
 from ui.data import merged_catalog
 from ui.history import History, _grid, _thin
 from ui.names import is_plain
@@ -75,6 +79,17 @@ def test_a_delta_of_one_step_of_a_hundred_columns_is_small(dashboard, runs):
     columns = len(strict(body.decode())["runs"][0]["columns"])
     assert columns > 100
     assert len(body) / columns < 40
+
+
+def test_a_delta_says_what_the_start_of_a_run_is_doing(tmp_path):
+    run_dir = write_history(tmp_path, "young", 1, 10, state="starting")
+    record = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps(record | {"phase": "starting the engines"}))
+    with TestClient(without_pages(tmp_path, None), base_url=HOME) as client:
+        (found,) = client.get(f"/data/delta?c={run_dir.name}:0::0").json()["runs"]
+        (row,) = client.get("/data/runs").json()["runs"]
+    for said in (found, row):
+        assert (said["state"], said["phase"]) == ("starting", "starting the engines")
 
 
 def test_only_the_asked_keys_come_with_a_delta(dashboard, runs):
@@ -177,6 +192,34 @@ def test_an_exported_nan_is_a_nan_and_an_absent_value_is_empty(dashboard, runs):
     by_step = dict(frame.select("step", "grad_norm").rows())
     assert math.isnan(by_step[7])
     assert by_step[0] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "formats"),
+    [("export?runs={run}&fmt=exe", "csv, parquet"), ("series?run={run}&fmt=f64", "json, f32")],
+)
+def test_a_format_that_is_none_is_refused_with_those_there_are(dashboard, runs, query, formats):
+    answer = dashboard.get(f"/data/{query.format(run=runs.plain)}")
+    assert answer.status_code == 400
+    assert answer.json()["detail"].endswith(f": one of {formats}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("DELETE", "/data/runs", 405, "GET"),
+        ("GET", "/data/layouts/default/undo", 405, "POST"),
+        ("POST", "/api/openapi.json", 405, "GET, HEAD"),
+        ("GET", "/api/nothing", 404, None),
+        ("POST", "/data/nothing", 404, None),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_one_although_the_pages_answer_every_address(
+    pages, method, path, status, allowed
+):
+    answer = pages.request(method, path)
+    assert (answer.status_code, answer.headers.get("allow")) == (status, allowed)
+    assert answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,13 @@ export function pretty(name) {
 // A model may be a path: its last part says which, the whole belongs into a tooltip.
 export const lastPart = (path) => path.split("/").filter(Boolean).pop() || path;
 
+// A long name without its middle: checkpoints of one run differ at their ends.
+export function middle(text, most) {
+  if (text.length <= most) return text;
+  const end = Math.floor((most - 1) / 2);
+  return `${text.slice(0, most - 1 - end)}…${text.slice(-end)}`;
+}
+
 // Inside the group or section that already says it, a name need not repeat it: "timing_forward_total" → "Forward total".
 export function shortName(entry) {
   const strip = entry.name.replace(/^timing_/, "").replace(/^discarded_(?=.)/, "");

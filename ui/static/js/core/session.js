@@ -143,7 +143,7 @@ export class Session {
     for (const id of ids) {
       const row = this.row(id);
       const series = this.store.run(id);
-      if (row && series.state && row.state !== series.state) this.listedAt = 0;
+      if (row && series.state && (row.state !== series.state || row.phase !== series.phase)) this.listedAt = 0;
       if (row && series.state) Object.assign(row, { state: series.state, last_step: Math.max(row.last_step || 0, series.lastStep) });
     }
     this.changed = changed.filter((id) => this.row(id));

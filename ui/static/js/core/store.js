@@ -177,6 +177,7 @@ export class Store {
       return true;
     }
     run.state = part.state;
+    run.phase = part.phase;
     if (part.reset || run.steps.length > RELOAD_ROWS) {
       const keys = [...run.columns.keys()];
       run.forget();

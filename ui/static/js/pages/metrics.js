@@ -2,6 +2,7 @@
 
 import { button, debounce, fill, h, iconButton } from "../core/dom.js";
 import { Poll } from "../core/poll.js";
+import { entitle } from "../core/title.js";
 import { Board } from "../charts/board.js";
 import { openFull } from "../charts/fullscreen.js";
 import { live } from "../parts/controls.js";
@@ -21,6 +22,7 @@ export async function mount(main, session) {
 }
 
 function showNothing(main, session) {
+  entitle("Metrics");
   main.classList.remove("with-side");
   fill(main, h("div", { class: "content" }, noRuns(session.root)));
   waitForRuns(session);
@@ -136,6 +138,7 @@ class MetricsPage {
   renderHeadline() {
     const run = this.session.shown().find((one) => one.id === this.session.focus) || this.session.shown()[0];
     this.headline.render(run);
+    entitle("Metrics", this.session.shown());
   }
 
   async show(mode) {

@@ -2,7 +2,7 @@
 
 import { button, fill, h, icon } from "../core/dom.js";
 import { getJson } from "../core/api.js";
-import { age, count, day, duration, lastPart, number, pretty } from "../core/format.js";
+import { age, count, day, duration, lastPart, middle, number, pretty } from "../core/format.js";
 import { isRunning, whyNoResume } from "../core/session.js";
 import * as url from "../core/url.js";
 import { Panel } from "../charts/panel.js";
@@ -124,5 +124,5 @@ class Overview {
 function modelFact({ model, algorithm, environments }) {
   const name = model ? lastPart(model) : "–";
   const note = [algorithm, (environments || []).join(", ")].filter(Boolean).join(" · ");
-  return h("div", { class: `fact ${name.length > 13 ? "long" : ""}`, title: [model, note].filter(Boolean).join("\n") }, h("span", { class: "fact-name" }, "Model"), h("span", { class: "fact-value" }, name), h("span", { class: "fact-note" }, note));
+  return h("div", { class: `fact ${name.length > 13 ? "long" : ""}`, title: [model, note].filter(Boolean).join("\n") }, h("span", { class: "fact-name" }, "Model"), h("span", { class: "fact-value" }, middle(name, 30)), h("span", { class: "fact-note" }, note));
 }

@@ -2,12 +2,13 @@
 
 import { button, debounce, fill, h, iconButton } from "../core/dom.js";
 import { getJson, send } from "../core/api.js";
-import { age, count, duration, lastPart, number, wall } from "../core/format.js";
+import { age, count, duration, lastPart, middle, number, wall } from "../core/format.js";
 import { Poll } from "../core/poll.js";
 import { isRunning, whyNoResume } from "../core/session.js";
+import { entitle } from "../core/title.js";
 import { colors } from "../core/theme.js";
 import * as url from "../core/url.js";
-import { checkbox, live, menu, menuItem, searchBox, segments } from "../parts/controls.js";
+import { checkbox, live, menu, menuItem, searchBox, segments, stateOf } from "../parts/controls.js";
 import { empty, noRuns } from "../parts/empty.js";
 import { openLogs } from "../parts/logs.js";
 import { say } from "../parts/toast.js";
@@ -45,6 +46,7 @@ class RunsPage {
   }
 
   async start() {
+    entitle("Runs");
     await this.readConfigs();
     this.render();
     this.poll = new Poll(() => this.beat(), (state) => this.live.show(state));
@@ -104,11 +106,11 @@ class RunsPage {
     return h("tr", { class: row.archived ? "archived" : "", dataset: { id: row.id } },
       h("td", {}, box),
       h("td", { class: "run-cell" }, h("a", { href: url.href("/overview", { runs: row.id }), title: row.id }, name), row.attempt > 1 ? h("span", { class: "tag", title: "This run was resumed" }, `attempt ${row.attempt}`) : null, (row.tags || []).map((tag) => h("span", { class: "tag" }, tag)), why, row.notes ? h("div", { class: "notes" }, row.notes.split("\n")[0]) : null),
-      h("td", {}, h("span", { class: `badge ${row.state}` }, row.state)),
+      h("td", {}, stateOf(row)),
       h("td", {}, progress(row)),
       h("td", {}, reward(row)),
       h("td", {}, (row.environments || []).map((env) => h("span", { class: "tag" }, env))),
-      h("td", { class: "muted clip", title: row.model }, row.model ? lastPart(row.model) : "–", row.algorithm ? h("div", { class: "small" }, row.algorithm) : null),
+      h("td", { class: "muted clip", title: row.model }, row.model ? middle(lastPart(row.model), 22) : "–", row.algorithm ? h("div", { class: "small" }, row.algorithm) : null),
       h("td", { class: "muted nowrap", title: row.created_at ? wall(row.created_at, true) : "" }, age(row.started_at || row.created_at)),
       h("td", { class: "muted nowrap" }, duration(row.elapsed_s)),
       h("td", {}, this.actions(row, name)));

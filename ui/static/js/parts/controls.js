@@ -62,6 +62,9 @@ export function menuItem(text, action, { icon: name, kind = "" } = {}) {
   return h("button", { type: "button", class: `menu-item ${kind}`, onclick: action }, name ? icon(name) : null, text);
 }
 
+// What a run is, and while it starts also what it is doing.
+export const stateOf = ({ state, phase }) => [h("span", { class: `badge ${state}` }, state), phase ? h("span", { class: "phase" }, phase) : null];
+
 export function live() {
   const text = h("span", {}, "Live");
   const element = h("span", { class: "live ok", role: "status" }, h("i"), text);

@@ -2,9 +2,10 @@
 
 import { fill, h } from "../core/dom.js";
 import { Poll } from "../core/poll.js";
+import { entitle } from "../core/title.js";
 import { Board } from "../charts/board.js";
 import { openFull } from "../charts/fullscreen.js";
-import { live } from "./controls.js";
+import { live, stateOf } from "./controls.js";
 import { noRuns, waitForRuns } from "./empty.js";
 import { Sidebar } from "./sidebar.js";
 import { say } from "./toast.js";
@@ -54,6 +55,7 @@ export class FocusPage {
 
   showNothing() {
     this.poll?.stop();
+    entitle(this.title);
     fill(this.subject);
     fill(this.body, noRuns(this.session.root));
     waitForRuns(this.session);
@@ -61,7 +63,8 @@ export class FocusPage {
 
   showSubject() {
     const { label, row } = this.run;
-    fill(this.subject, h("span", { class: "name" }, label), h("span", { class: `badge ${row.state}` }, row.state));
+    entitle(this.title, [this.run]);
+    fill(this.subject, h("span", { class: "name" }, label), stateOf(row));
   }
 
   async choose() {

@@ -2,7 +2,7 @@
 
 import { fill, h, icon } from "../core/dom.js";
 import { age, count } from "../core/format.js";
-import { MOST_SHOWN } from "../core/session.js";
+import { MOST_SHOWN, isRunning } from "../core/session.js";
 import { say } from "./toast.js";
 
 const MANY = 12;
@@ -52,7 +52,7 @@ export class Sidebar {
       onmouseleave: () => this.onHover?.(null),
     },
     h("i", { class: "sw", style: `--c:${row.colorIndex == null ? "var(--t-range)" : `var(--t-run-${row.colorIndex})`}` }, on && !this.single ? icon("check", 10) : null),
-    h("span", { class: "run-text" }, h("span", { class: "run-name" }, row.label || row.name), h("small", {}, h("em", { class: `state ${row.state}` }, row.state), ` · step ${count(row.last_step ?? 0)}`, row.state === "running" ? "" : ` · ${age(row.ended_at || row.created_at)}`)));
+    h("span", { class: "run-text" }, h("span", { class: "run-name" }, row.label || row.name), h("small", {}, h("em", { class: `state ${row.state}` }, row.state), ` · ${row.phase || `step ${count(row.last_step ?? 0)}`}`, isRunning(row) ? "" : ` · ${age(row.ended_at || row.created_at)}`)));
     return element;
   }
 
