@@ -144,3 +144,33 @@ def test_a_run_that_is_removed_while_it_is_looked_at_is_said_and_the_others_go_o
         assert flow("gone", served.url, on=remove, first=first.name, second=second.name)["fine"]
     finally:
         served.stop()
+
+
+def test_runs_stand_out_charts_have_sizes_links_are_copied_reasons_unfold_a_start_says_what_it_does(flow, tmp_path):
+    first, second, failed, young = (
+        builders.write_run(tmp_path, name=name, steps=steps, groups=2, seed=steps, nan_at=None, state=state)
+        for name, steps, state in (
+            ("a", 12, "finished"),
+            ("b", 14, "finished"),
+            ("broken", 3, "failed"),
+            ("young", 0, "starting"),
+        )
+    )
+    reason = "CUDA out of memory <b>. " * 60
+    change_record(failed, reason=reason)
+    change_record(young, phase="starting the engines")
+    next_phase = {"NEXT-PHASE": lambda: change_record(young, phase="loading the trainer")}
+    ids = {"first": first.name, "second": second.name, "failed": failed.name, "young": young.name}
+    served = Server(tmp_path).start()
+    try:
+        assert flow("looks", served.url, on=next_phase, reason=reason, **ids)["phase"] == "loading the trainer"
+    finally:
+        served.stop()
+
+
+def change_record(run_dir, **fields):
+    """As a run writes its record: whole, in one move."""
+    record = json.loads((run_dir / "run.json").read_text())
+    aside = run_dir / "run.json.tmp"
+    aside.write_text(json.dumps(record | fields))
+    aside.replace(run_dir / "run.json")

@@ -16,6 +16,10 @@ run(async ({ open, assert, facts, found }) => {
       return [document.documentElement.scrollWidth - limit, ...out.slice(0, 3).map((element) => element.outerHTML.slice(0, 90))];
     });
     assert.ok(wide[0] <= 1, `${path} is ${wide[0]} px too wide: ${wide.slice(1).join(" ")}`);
+    const seen = await page.$$eval(".nav-holder nav a.active", (links) => links.every((one) => one.getBoundingClientRect().left >= 0 && one.getBoundingClientRect().right <= innerWidth));
+    assert.ok(seen, `${path}: the page that is shown is in sight in the navigation`);
+    const cut = await page.$$eval(".facts .fact-value", (values) => values.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent));
+    assert.deepEqual(cut, [], path);
     await shot(page, `phone-${path.replace(/[^a-z]+/g, "-").replace(/^-|-$/g, "") || "runs"}`);
     assert.deepEqual(page.troubles, [], path);
     await page.context().close();

@@ -59,6 +59,7 @@ function headTools() {
     nav.append(h("span", { class: "nav-tools" },
       iconButton("help", "Keyboard shortcuts (?)", () => dispatchEvent(new KeyboardEvent("keydown", { key: "?" }))),
       iconButton("moon", "Light or dark (d)", toggle)));
+    nav.querySelector("a.active")?.scrollIntoView({ inline: "center", block: "nearest" }); // a phone shows few of the links
     return true;
   };
   if (place()) return;

@@ -5,9 +5,12 @@ import { pretty } from "../core/format.js";
 import * as url from "../core/url.js";
 import { Panel } from "../charts/panel.js";
 import { empty } from "../parts/empty.js";
+import { evalCharts } from "./eval_charts.js";
 import { environmentsOf, matcher, ofEnvironment } from "./metrics_tools.js";
 
 const REWARD = "Reward";
+const SAMPLE_METRICS = "Sample metrics";
+const EVALS = "Evals";
 
 export class AllView {
   constructor(page) {
@@ -45,9 +48,10 @@ export class AllView {
     const { view, session } = this.page;
     const matches = matcher(view.search);
     const names = environmentsOf(session.rows.map((row) => ({ row })));
+    const repeats = view.search ? () => false : this.repeats();
     const sections = new Map();
     for (const entry of session.catalog.metrics) {
-      if (!matches(entry) || !ofEnvironment(entry, view, names)) continue;
+      if (!matches(entry) || !ofEnvironment(entry, view, names) || repeats(entry)) continue;
       if (!sections.has(entry.section)) sections.set(entry.section, new Map());
       const groups = sections.get(entry.section);
       if (!groups.has(entry.group || "")) groups.set(entry.group || "", []);
@@ -56,21 +60,42 @@ export class AllView {
     return sections;
   }
 
+  // With one environment its rewards are those of the section: they are shown once, and found by a search.
+  repeats() {
+    const { session } = this.page;
+    const names = environmentsOf(session.shown());
+    const { byKey } = session.catalog;
+    return ({ section, group, key }) => names.length === 1 && group === names[0] && [REWARD, SAMPLE_METRICS].includes(section) && byKey.has(key.split("/").pop());
+  }
+
   section(name, groups) {
     const total = [...groups.values()].reduce((sum, entries) => sum + entries.length, 0);
     const shut = this.collapsed.has(name) && !this.page.view.search;
     const body = h("div", { class: "section-body", hidden: shut }, [...groups].map(([group, entries]) => [
       group ? h("h3", { class: "group-name" }, pretty(group)) : null,
-      h("div", { class: "cards" }, entries.map((entry) => this.card(entry)), name === REWARD && !group ? this.rewards(groups) : null),
+      name === EVALS && !this.page.view.search ? this.evaluation(entries) : h("div", { class: "cards" }, entries.map((entry) => this.card(entry)), name === REWARD && !group ? this.rewards(groups) : null),
     ]));
     const head = h("button", { type: "button", class: "section-head", "aria-expanded": String(!shut), onclick: () => this.collapse(name, element) }, icon("chevron"), h("h2", {}, pretty(name)), h("span", { class: "count" }, total));
     const element = h("section", { class: "section", id: anchor(name), dataset: { name } }, head, body);
     return element;
   }
 
+  // What an evaluation found; how many were asked for, errors and the like are folded away.
+  evaluation(metrics) {
+    const { means, families, rest } = evalCharts(metrics);
+    return [
+      h("div", { class: "cards" }, [...means, ...families].map(({ entries, title }) => this.chart(entries, title))),
+      rest.length ? h("details", { class: "more-cards", open: !means.length }, h("summary", {}, `${rest.length} more`), h("div", { class: "cards" }, rest.map((entry) => this.card(entry)))) : null,
+    ];
+  }
+
   card(entry) {
+    return this.chart([entry]);
+  }
+
+  chart(entries, title) {
     const { page } = this;
-    return page.board.add(new Panel(page.board, [entry], { actions: () => [this.pinOf([entry])] })).element;
+    return page.board.add(new Panel(page.board, entries, { title, actions: () => [this.pinOf(entries)] })).element;
   }
 
   // The rewards of all environments in one chart; their scales differ, so it offers to normalise them.

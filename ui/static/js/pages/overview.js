@@ -6,6 +6,7 @@ import { age, count, day, duration, lastPart, middle, number, pretty } from "../
 import { isRunning, whyNoResume } from "../core/session.js";
 import * as url from "../core/url.js";
 import { Panel } from "../charts/panel.js";
+import { clamped } from "../parts/controls.js";
 import { FocusPage } from "../parts/focus_page.js";
 import { openLogs } from "../parts/logs.js";
 import { act } from "./run_actions.js";
@@ -65,7 +66,7 @@ class Overview {
   show(run) {
     const { row } = run;
     const failed = row.reason && row.state !== "finished";
-    fill(this.reason, failed ? h("div", { class: `banner ${row.state}`, role: "alert" }, icon("warn"), h("div", {}, h("strong", {}, row.state === "failed" ? "This run failed" : pretty(row.state)), h("p", {}, row.reason)), h("span", { class: "grow" }), button("Logs", () => openLogs(row), { icon: "logs" })) : null);
+    fill(this.reason, failed ? h("div", { class: `banner ${row.state}`, role: "alert" }, icon("warn"), h("div", {}, h("strong", {}, row.state === "failed" ? "This run failed" : pretty(row.state)), clamped(row.reason, { class: "banner-text" })), h("span", { class: "grow" }), button("Logs", () => openLogs(row), { icon: "logs" })) : null);
     fill(this.facts, this.factList(run));
     fill(this.checks, h("h2", {}, "Self-checks"), run.series.lastStep ? this.checkList() : h("p", { class: "muted" }, "No step has been checked yet."));
     fill(this.ledger, ledgerCard(run.series));

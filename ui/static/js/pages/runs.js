@@ -8,7 +8,7 @@ import { isRunning, whyNoResume } from "../core/session.js";
 import { entitle } from "../core/title.js";
 import { colors } from "../core/theme.js";
 import * as url from "../core/url.js";
-import { checkbox, live, menu, menuItem, searchBox, segments, stateOf } from "../parts/controls.js";
+import { checkbox, clamped, live, menu, menuItem, searchBox, segments, stateOf } from "../parts/controls.js";
 import { empty, noRuns } from "../parts/empty.js";
 import { openLogs } from "../parts/logs.js";
 import { say } from "../parts/toast.js";
@@ -102,7 +102,7 @@ class RunsPage {
     const name = row.label || row.name;
     const box = h("input", { type: "checkbox", "aria-label": `Choose ${name}`, onchange: () => this.pick(row.id, box.checked) });
     box.checked = this.chosen.has(row.id);
-    const why = row.reason && row.state !== "finished" ? h("div", { class: `why ${row.state === "failed" ? "bad" : "muted"}` }, row.reason) : null;
+    const why = row.reason && row.state !== "finished" ? clamped(row.reason, { class: `why ${row.state === "failed" ? "bad" : "muted"}` }) : null;
     return h("tr", { class: row.archived ? "archived" : "", dataset: { id: row.id } },
       h("td", {}, box),
       h("td", { class: "run-cell" }, h("a", { href: url.href("/overview", { runs: row.id }), title: row.id }, name), row.attempt > 1 ? h("span", { class: "tag", title: "This run was resumed" }, `attempt ${row.attempt}`) : null, (row.tags || []).map((tag) => h("span", { class: "tag" }, tag)), why, row.notes ? h("div", { class: "notes" }, row.notes.split("\n")[0]) : null),

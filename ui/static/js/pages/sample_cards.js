@@ -4,6 +4,7 @@ import { fill, h, svg } from "../core/dom.js";
 import { getJson } from "../core/api.js";
 import { count, number, pretty } from "../core/format.js";
 import { scaleColor } from "../core/theme.js";
+import { clamped } from "../parts/controls.js";
 import { histogram } from "../charts/maths.js";
 import { shareOf } from "./sample_groups.js";
 
@@ -79,6 +80,6 @@ const percent = (value) => (value == null ? "–" : value.toFixed(1));
 function reasons(found) {
   const list = Object.entries(found || {});
   if (!list.length) return null;
-  return h("div", { class: "reasons" }, h("h3", {}, "Reasons at this step"), list.slice(0, 6).map(([text, amount]) => h("div", { title: text }, h("b", {}, amount), " ", text)));
+  return h("div", { class: "reasons" }, h("h3", {}, "Reasons at this step"), list.slice(0, 6).map(([text, amount]) => h("div", { class: "reason-row" }, h("b", {}, amount), clamped(text))));
 }
 

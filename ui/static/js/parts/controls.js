@@ -65,6 +65,19 @@ export function menuItem(text, action, { icon: name, kind = "" } = {}) {
 // What a run is, and while it starts also what it is doing.
 export const stateOf = ({ state, phase }) => [h("span", { class: `badge ${state}` }, state), phase ? h("span", { class: "phase" }, phase) : null];
 
+const LONG = 120;
+const unfolded = new Set();
+
+// A text in a few lines; a long one shows the rest after a click, also when the page is drawn again.
+export function clamped(text, attrs = {}) {
+  if (text.length <= LONG && !text.includes("\n")) return h("div", attrs, text);
+  const element = h("button", { ...attrs, type: "button", class: `clamp ${attrs.class || ""}`, title: text, "aria-expanded": String(unfolded.has(text)), onclick: () => {
+    if (!unfolded.delete(text)) unfolded.add(text);
+    element.setAttribute("aria-expanded", String(unfolded.has(text)));
+  } }, text);
+  return element;
+}
+
 export function live() {
   const text = h("span", {}, "Live");
   const element = h("span", { class: "live ok", role: "status" }, h("i"), text);
