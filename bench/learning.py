@@ -2,12 +2,12 @@
 
     python -m bench.learning algorithms [--seeds 3]     algorithm × seed
     python -m bench.learning staleness [--seeds 3]      batches ahead 0, 1, 2, 4, with and without importance correction
-    python -m bench.learning real [--algorithms …]      the whole system, one run each (about four minutes on two cores)
+    … --real                                            the whole system (two to three minutes a run on two cores)
 
-The first two have the real prompts, environment, batch builder, advantages, loss and trainer in one process; only Ray
-and vLLM are replaced, by a plain sampler whose weights are as many batches behind as asked for. They say how reward
-rises with steps, and nothing about wall time. Prints one line a run: held-out reward before and at the end, its best,
-and the first step by which it had reached 0.9 of its best.
+Without --real: the real prompts, environment, batch builder, advantages, loss and trainer in one process; only Ray and
+vLLM are replaced, by a plain sampler whose weights are as many batches behind as asked for. That says how reward rises
+with steps, and nothing about wall time. Prints one line a run: held-out reward before and at the end, its best, and the
+first step by which it had reached 0.9 of its best, with the seconds of training until then.
 """
 
 import argparse
@@ -17,6 +17,8 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -35,7 +37,17 @@ from environments.loader import load as load_environment
 ALGORITHMS = ("grpo", "rloo", "reinforce_pp", "dr_grpo", "cispo", "gspo", "sapo")
 AHEAD = (0, 1, 2, 4)
 DEMO = Path(__file__).parent.parent / "configs" / "demo.yaml"
-Curve = dict[int, float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is known of a policy after a step: its held-out reward, and the seconds that training had taken."""
+
+    reward: float
+    seconds: float
+
+
+Curve = dict[int, Point]
 
 
 class Sampler:
@@ -145,8 +157,8 @@ def batches(sampler: Sampler, config: Config, ahead: int) -> Iterator[Batch]:
         yield builder.take()
 
 
-def learn(config: Config) -> tuple[Curve, float]:
-    """Held-out reward by step, and seconds, of a run in this process."""
+def learn(config: Config) -> Curve:
+    """The curve of a run in this process."""
     import torch
 
     from app.trainer import Trainer
@@ -156,19 +168,19 @@ def learn(config: Config) -> tuple[Curve, float]:
     random.seed(config.seed)
     model = str(prepare(config.model, list(config.environments), 0))
     sampler, trainer = Sampler(config, model), Trainer(config, model, torch.device("cpu"))
-    curve = {0: sampler.reward()}
+    curve = {0: Point(sampler.reward(), 0.0)}
     stream = batches(sampler, config, config.max_async_rollout)
     for step in range(1, config.steps + 1):
         (share,) = next(stream).shares
         trainer.train_step(read_share(pa.Table.from_pylist([share], schema=SHARE)))
         sampler.load(trainer, step)
         if step % config.evals[0].eval_every == 0 or step == config.steps:
-            curve[step] = sampler.reward()
-    return curve, time.monotonic() - start_s
+            curve[step] = Point(sampler.reward(), time.monotonic() - start_s)
+    return curve
 
 
-def real(config: Config) -> tuple[Curve, float]:
-    """The same of the whole system; seconds from the first step to the last."""
+def real(config: Config) -> Curve:
+    """The same of the whole system."""
     os.environ.update(local_ray.ENVIRONMENT)
     with local_ray.local_ray(num_cpus=2) as cluster:
         run = Jobs(cluster.dashboard_url, tempfile.mkdtemp(prefix="bench-learning-")).submit(config)
@@ -177,17 +189,19 @@ def real(config: Config) -> tuple[Curve, float]:
             raise RuntimeError(f"{status.reason}\n{run.logs(tail=30)}")
     series = run.metrics()
     rewards, seconds = (series["columns"][key] for key in ("eval/sums/reward_mean", "timing_step_total"))
-    curve = {step: value for step, value in zip(series["steps"], rewards, strict=True) if value is not None}
-    return curve, sum(second or 0.0 for second in seconds)
+    passed = accumulate(second or 0.0 for second in seconds)
+    points = zip(series["steps"], rewards, passed, strict=True)
+    return {step: Point(reward, second) for step, reward, second in points if reward is not None}
 
 
-def line(name: str, curve: Curve, seconds: float) -> str:
-    best = max(curve.values())
-    reached = next(step for step, value in curve.items() if value >= 0.9 * best)
-    last = max(curve)
+def line(name: str, curve: Curve) -> str:
+    best = max(point.reward for point in curve.values())
+    reached = next(step for step, point in curve.items() if point.reward >= 0.9 * best)
+    first, last = curve[0], max(curve)
     return (
-        f"{name:<40} {curve[0]:.3f} -> {curve[last]:.3f}   best {best:.3f}   "
-        f"0.9 of it by step {reached:>3} of {last}   {seconds:6.1f} s"
+        f"{name:<40} {first.reward:.3f} -> {curve[last].reward:.3f}   best {best:.3f}   0.9 of it by step "
+        f"{reached:>3}, {curve[reached].seconds:5.1f} s   all {last} steps {curve[last].seconds:6.1f} s   "
+        f"load {os.getloadavg()[0]:.1f}"
     )
 
 
@@ -205,17 +219,17 @@ def runs(what: str, seeds: int, algorithms: list[str]) -> Iterator[tuple[str, li
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", choices=("algorithms", "staleness", "real"))
+    parser.add_argument("what", choices=("algorithms", "staleness"))
+    parser.add_argument("--real", action="store_true", help="the whole system")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ALGORITHMS), help="a,b,c")
     parser.add_argument("overrides", nargs="*", help="key=value of the configuration")
     options = parser.parse_intermixed_args()
-    if options.what != "real":
+    if not options.real:
         _one_process()
-    seeds = 1 if options.what == "real" else options.seeds
-    for name, overrides in runs(options.what, seeds, options.algorithms):
+    for name, overrides in runs(options.what, options.seeds, options.algorithms):
         config = load(DEMO, [*overrides, *options.overrides])
-        print(line(name, *(real if options.what == "real" else learn)(config)), flush=True)
+        print(line(name, (real if options.real else learn)(config)), flush=True)
 
 
 def _one_process() -> None:
