@@ -13,7 +13,8 @@ from app.config import Config, EvalConfig
 from app.conversation import NO_VERSION
 from app.run_context import RunContext
 from app.sampler import Sampler, sampling_of
-from app.stream import group_row, reward_workers, score
+from app.scoring import reward_workers, score
+from app.tickets import group_row
 from app.weights import store
 from environments.loader import load
 from metrics.schema import samples_table

@@ -44,8 +44,8 @@ WAITS = {
     ("app/publish.py", "_every_engine"): "the engines",
     ("app/weight_group.py", "send"): "the engines",
     ("app/publish.py", "push"): "the weight store",
-    ("app/stream.py", "_log"): "the metrics actor",
-    ("app/stream.py", "_admitted_since"): "the admission actor",
+    ("app/batcher.py", "_log"): "the metrics actor",
+    ("app/batcher.py", "_admitted_since"): "the admission actor",
     ("environments/worker.py", "_next"): "its environment's process",
 }
 """(file, function) whose frame on a stack says for whom its process waits."""

@@ -27,13 +27,15 @@ import pyarrow as pa
 
 from app.admission import Admission, Cursor
 from app.batch import SHARE, BatchBuilder
+from app.batcher import Batcher
 from app.clock import Clock
 from app.config import Config, from_dict
 from app.embedded import make_tokenizer
 from app.engine import Completion, Sampling
 from app.rollout import Rollout
 from app.sampler import Sampler, samplings
-from app.stream import Batcher, Environments, Prompts, _ticket_row
+from app.scoring import Environments
+from app.tickets import Prompts, _ticket_row
 from app.trainer_data import read_share
 from environments.batch import with_scores
 from environments.score import Score
@@ -346,7 +348,7 @@ class Run:
             self.failed.set_exception(task.exception())
 
     async def _tickets(self) -> None:
-        """The source of the stream, as `app.stream.Tickets` reads it."""
+        """The source of the stream, as `app.tickets.Tickets` reads it."""
         prompts = Prompts(self.config.environments, self.config.seed, self.config.prompts_per_step)
         going: set[asyncio.Task] = set()
         for index in itertools.count():

@@ -113,3 +113,11 @@ def test_a_process_that_does_not_train_does_not_wait_for_torch(module):
     code = f"import sys, {module}; print({{'torch', 'transformers', 'vllm', 'ray.train'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("stage", ["app.tickets", "app.scoring", "app.batcher"])
+def test_a_stage_that_calls_no_engine_does_not_load_serve(stage):
+    """Each process of the stream imports for itself, and the first step waits for all of them."""
+    code = f"import sys, {stage}; print('ray.serve' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "False\n"

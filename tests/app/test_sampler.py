@@ -13,10 +13,11 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from app import embedded
 from app import sampler as sampler_module
 from app.batch import metrics_row, sampled
+from app.columns import SAMPLE
 from app.engine import Completion, Sampling
-from app.rollout import SAMPLE
 from app.sampler import Sampler, sample_seed, samplings
-from app.stream import group_row, score
+from app.scoring import score
+from app.tickets import group_row
 from environments.base import Sample
 from environments.multi_turn import State
 from environments.pool import EnvironmentPool

@@ -25,7 +25,8 @@ from app.publish import PROBE_PROMPT_TOKENS, PROBE_TOLERANCE
 from app.rollout import Rollout
 from app.run_context import RunContext
 from app.run_dir import application_of
-from app.stream import group_row, score
+from app.scoring import score
+from app.tickets import group_row
 from app.weight_group import EnginesClient, WeightGroup
 from app.weights import STORE_NAME, WeightStore, buckets
 from environments.base import Sample
