@@ -26,6 +26,9 @@ ENVIRONMENT = {
     # Polling costs CPU all the time: at 0.1 s these two took a seventh of a core. What they delay is seen as late.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+    # Nobody takes this machine away with notice, and nobody scrapes it: an actor and a thread of less.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -119,6 +122,7 @@ def _start(folder: Path, num_cpus: int, object_store_mb: int) -> LocalRay:
     gcs, dashboard, agent, client = free_ports(4)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        "--no-monitor",  # of the autoscaler: there is one machine
         *("--node-ip-address=127.0.0.1", f"--port={gcs}", f"--ray-client-server-port={client}"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"),
         *(f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}"),

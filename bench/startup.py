@@ -26,9 +26,9 @@ POLL_S = 0.25
 LIMIT_S = 300
 
 
-def stages(config: Config) -> tuple[dict[str, float], Family]:
-    """Seconds from the start until each stage was first seen, and the processes of that time."""
-    began = time.monotonic()
+def stages(config: Config) -> tuple[dict[str, float], Family, float]:
+    """Seconds from the start until each stage was first seen, the processes of that time, and when it began (epoch)."""
+    began, began_at = time.monotonic(), time.time()
     seen: dict[str, float] = {}
 
     def reached(stage: str, holds: bool) -> None:
@@ -53,19 +53,23 @@ def stages(config: Config) -> tuple[dict[str, float], Family]:
             time.sleep(POLL_S)
         family.cpu_s()
         run.stop()
-    return seen, family
+    return seen, family, began_at
 
 
 def _running(applications: dict[str, Any], name: str) -> bool:
     return applications.get(name, {}).get("status") == "RUNNING"
 
 
-def report(seen: dict[str, float], family: Family) -> str:
+def report(seen: dict[str, float], family: Family, began_at: float) -> str:
     spent = family.by_process()
     lines = [f"{seconds:7.1f} s  {stage}" for stage, seconds in sorted(seen.items(), key=lambda item: item[1])]
     lines.append(f"{sum(spent.values()):7.1f} CPU s of all processes until then, load {os.getloadavg()[0]:.1f}")
-    largest = sorted(spent.items(), key=lambda item: -item[1])[:16]
-    return "\n".join([*lines, *(f"    {cpu_s:7.2f} CPU s  {family.names[key][-80:]}" for key, cpu_s in largest)])
+    largest = sorted(spent.items(), key=lambda item: -item[1])[:24]
+    lines += [
+        f"    {cpu_s:7.2f} CPU s, started at {key[1] - began_at:5.1f} s  {family.names[key][-80:]}"
+        for key, cpu_s in largest
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
