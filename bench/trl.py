@@ -16,6 +16,7 @@ import tempfile
 import time
 from typing import Any
 
+from app.chat import render
 from app.config import Config, from_dict
 from app.policy import prepare, tokenizer
 from bench.family import Family
@@ -33,7 +34,9 @@ def trl_steps(config: Config) -> list[tuple[float, float]]:
     torch.set_num_threads(1)
     entry = config.environments[0]
     environment: Any = load(entry.name, entry.kwargs)
-    samples = {sample.prompt: sample for sample in environment.samples("train")}
+    model = str(prepare(config.model, list(config.environments), config.seed))
+    words = tokenizer(model)
+    samples = {as_text(words, sample.prompt): sample for sample in environment.samples("train")}
     family, readings = Family(), []
 
     def reward(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
@@ -44,7 +47,6 @@ def trl_steps(config: Config) -> list[tuple[float, float]]:
         def on_step_end(self, *arguments: Any, **named: Any) -> None:
             readings.append((family.cpu_s(), time.monotonic()))
 
-    model = str(prepare(config.model, list(config.environments), config.seed))
     arguments = GRPOConfig(
         output_dir=tempfile.mkdtemp(prefix="bench-trl-"),
         per_device_train_batch_size=config.prompts_per_step * config.group_size,
@@ -66,10 +68,16 @@ def trl_steps(config: Config) -> list[tuple[float, float]]:
         reward_funcs=reward,
         args=arguments,
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in samples]),
-        processing_class=tokenizer(model),
+        processing_class=words,
         callbacks=[Clock()],
     ).train()
     return readings
+
+
+def as_text(words: Any, prompt: str) -> str:
+    """The text that TRL reads as the ids that our sampler makes of the prompt: it applies no chat template to a text."""
+    ids = render(words, prompt)
+    return next(text for text in (prompt, words.decode(ids)) if words(text)["input_ids"] == ids)
 
 
 def of_trl(overrides: list[str]) -> Cost:
