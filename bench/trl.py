@@ -75,7 +75,7 @@ def trl_steps(config: Config) -> list[tuple[float, float]]:
 
 
 def as_text(words: Any, prompt: str) -> str:
-    """The text that TRL reads as the ids that our sampler makes of the prompt: it applies no chat template to a text."""
+    """What TRL, which applies no chat template to a text, reads as the ids that our sampler makes of the prompt."""
     ids = render(words, prompt)
     return next(text for text in (prompt, words.decode(ids)) if words(text)["input_ids"] == ids)
 
