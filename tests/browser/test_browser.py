@@ -157,13 +157,17 @@ def test_runs_stand_out_charts_have_sizes_links_are_copied_reasons_unfold_a_star
         )
     )
     reason = "CUDA out of memory <b>. " * 60
-    change_record(failed, reason=reason)
+    model = "/checkpoints/of/a/team/policy-of-a-long-experiment-with-many-words-step-000120"
+    change_record(failed, reason=reason, model=model)
     change_record(young, phase="starting the engines")
     next_phase = {"NEXT-PHASE": lambda: change_record(young, phase="loading the trainer")}
     ids = {"first": first.name, "second": second.name, "failed": failed.name, "young": young.name}
     served = Server(tmp_path).start()
     try:
-        assert flow("looks", served.url, on=next_phase, reason=reason, **ids)["phase"] == "loading the trainer"
+        assert (
+            flow("looks", served.url, on=next_phase, reason=reason, model=model, **ids)["phase"]
+            == "loading the trainer"
+        )
     finally:
         served.stop()
 

@@ -87,6 +87,11 @@ async function reasons({ open, assert, facts }) {
   const short = (await banner.boundingBox()).height;
   await banner.click();
   assert.ok((await banner.boundingBox()).height > short);
+  // A long model keeps its end, which tells checkpoints apart; the whole path is in its title.
+  const model = overview.locator(".fact.long .fact-value");
+  assert.match(await model.textContent(), /^policy-of-.+….+step-000120$/);
+  assert.ok(await model.evaluate((one) => one.scrollWidth <= one.clientWidth), "it is not cut");
+  assert.ok((await overview.getAttribute(".fact.long", "title")).startsWith(facts.model));
   await shot(overview, "overview-failed-light");
   return [page, overview];
 }

@@ -125,5 +125,5 @@ class Overview {
 function modelFact({ model, algorithm, environments }) {
   const name = model ? lastPart(model) : "–";
   const note = [algorithm, (environments || []).join(", ")].filter(Boolean).join(" · ");
-  return h("div", { class: `fact ${name.length > 13 ? "long" : ""}`, title: [model, note].filter(Boolean).join("\n") }, h("span", { class: "fact-name" }, "Model"), h("span", { class: "fact-value" }, middle(name, 30)), h("span", { class: "fact-note" }, note));
+  return h("div", { class: `fact ${name.length > 13 ? "long" : ""}`, title: [model, note].filter(Boolean).join("\n") }, h("span", { class: "fact-name" }, "Model"), h("span", { class: "fact-value" }, middle(name, 26)), h("span", { class: "fact-note" }, note));
 }
