@@ -65,14 +65,13 @@ def check_unshared(port: int) -> None:
 
     Proxies of Serve allow it (SO_REUSEPORT): then Linux hands the requests to either. Workers of a Ray have one parent.
     """
-    raylet = os.getppid()
-    listening = {
-        one.pid: _parent_of(one.pid)
-        for one in psutil.net_connections("tcp")
-        if one.status == psutil.CONN_LISTEN and one.laddr.port == port
-    }
-    others = [str(pid or "of another user") for pid, parent in listening.items() if parent != raylet]
-    if others and raylet in listening.values():  # on a node without a proxy of ours anybody may have the port
+    found = [
+        one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+    ]
+    sisters = [one for one in found if _parent_of(one.pid) == os.getppid()]
+    ours = {one.laddr for one in sisters}  # on a node without a proxy of ours anybody may have the port
+    others = [str(one.pid or "of another user") for one in found if one.laddr in ours and one not in sisters]
+    if others:
         raise PortInUse(
             f"port {port} is also listened on by process {', '.join(others)}, and requests go to either; end it, or "
             "write another http_options.port into configs/serve.yaml and `serve deploy` it before Serve is started"

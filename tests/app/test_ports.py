@@ -14,7 +14,7 @@ LISTEN = """
 import socket, sys
 with socket.socket() as listener:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind(("127.0.0.1", int(sys.argv[1])))
+    listener.bind((sys.argv[2], int(sys.argv[1])))
     listener.listen()
     print(listener.getsockname()[1], flush=True)
     sys.stdin.read()
@@ -25,9 +25,11 @@ STRANGER = ["sh", "-c", '"$0" "$@"; exit', *SISTER]
 
 
 @contextmanager
-def listener(words: list[str], port: int) -> Iterator[int]:
+def listener(words: list[str], port: int, host: str = "127.0.0.1") -> Iterator[int]:
     """A process that listens until the block is left; gives its port."""
-    with subprocess.Popen([*words, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*words, str(port), host], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
 
@@ -50,4 +52,9 @@ def test_a_port_that_another_program_shares_is_refused():
 
 def test_where_none_of_ours_listens_the_port_is_anybodys():
     with listener(STRANGER, 0) as port:
+        check_unshared(port)
+
+
+def test_the_same_port_of_another_address_is_another():
+    with listener(SISTER, 0) as port, listener(STRANGER, port, "127.0.0.2"):
         check_unshared(port)
