@@ -7,6 +7,7 @@ import asyncio
 import os
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ from metrics import actor as metrics_actor
 from metrics.schema import spans_table
 
 SMALL = {"engines": 2, "slots": 256, "prompts_per_step": 200, "groups_per_ticket": 25, "mean_tokens": 64}
-SMALL |= {"max_tokens": 64, "ranks": 1, "steps": 4, "max_async": 1, "discards": False}
+SMALL |= {"max_tokens": 64, "ranks": 1, "steps": 12, "max_async": 1, "discards": False}
 WARM_UP_STEPS = 1
-GATHERED = ("Rollout", "Environments", "Batcher", "ReplicaActor", "Admission", "MetricsActor", "gcs_server", "raylet")
+PARTS = ("Rollout", "Environments", "Batcher", "ServeReplica", "Admission", "MetricsActor", "gcs_server", "raylet")
+ME, OTHERS = "this process: Ray Data's executor, trainer", "others: rewards, Serve's controller, agents of Ray"
 TIMEOUT_S = 120
 
 
@@ -56,18 +58,19 @@ def report(overrides: dict[str, str]) -> None:
             spent, wall_s, names = _measured(load, Path(folder))
         finally:
             ray.shutdown()
-    steps = load.steps - WARM_UP_STEPS
+    steps = load.steps - 1 - WARM_UP_STEPS
     tickets = load.prompts_per_step / load.groups_per_ticket
     print(
         f"{load.prompts_per_step} groups of {load.group_size} in {tickets:g} tickets a step, {load.max_tokens} tokens"
     )
     print(f"a step took {wall_s / steps:.2f} s; CPU seconds a step, and milliseconds a group:")
-    rows: dict[str, float] = {}
+    rows: defaultdict[str, float] = defaultdict(float)
     for key, cpu_s in spent.items():
-        name = next((part for part in GATHERED if part in names[key]), "this process: Ray Data's executor, trainer")
-        rows[name if key[0] == os.getpid() or name in GATHERED else "other"] = rows.get(name, 0.0) + cpu_s / steps
+        part = ME if key[0] == os.getpid() else next((part for part in PARTS if part in names[key]), OTHERS)
+        rows[part] += cpu_s / steps
+    rows["all"] = sum(rows.values())
     for name, cpu_s in sorted(rows.items(), key=lambda row: -row[1]):
-        print(f"  {name:<45} {cpu_s:7.3f} {1000 * cpu_s / load.prompts_per_step:9.3f}")
+        print(f"  {name:<52} {cpu_s:7.3f} {1000 * cpu_s / load.prompts_per_step:9.3f}")
 
 
 def _measured(load: Load, folder: Path) -> tuple[dict[Any, float], float, dict[Any, str]]:
@@ -82,14 +85,13 @@ def _measured(load: Load, folder: Path) -> tuple[dict[Any, float], float, dict[A
     deployment = WaitingEngine.options(num_replicas=load.engines, request_router_config=router)
     serve.run(deployment.bind(), name=application_of(context.run_id), route_prefix=None)
     family = Family()
-    for step in _steps(config, context, actors, family, load):
-        if step == WARM_UP_STEPS:
+    readings = []
+    for step in _steps(config, context, actors, load):
+        if step in (WARM_UP_STEPS, load.steps - 1):  # the stages end with the last step
             family.cpu_s()
-            before, since = family.by_process(), time.monotonic()
-    wall_s = time.monotonic() - since
-    family.cpu_s()
-    after = family.by_process()
-    return {key: cpu_s - before.get(key, 0.0) for key, cpu_s in after.items()}, wall_s, family.names
+            readings.append((time.monotonic(), family.by_process()))
+    (since, before), (until, after) = readings
+    return {key: cpu_s - before.get(key, 0.0) for key, cpu_s in after.items()}, until - since, family.names
 
 
 def _actors(config: Config, context: RunContext) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def _actors(config: Config, context: RunContext) -> dict[str, Any]:
     return {"gate": gate, "metrics": metrics, "store": store}
 
 
-def _steps(config: Config, context: RunContext, actors: dict[str, Any], family: Family, load: Load) -> Any:
+def _steps(config: Config, context: RunContext, actors: dict[str, Any], load: Load) -> Any:
     """Consumes the stream as rank 0 does, and says each step that is done."""
     from app.stream import dataset
 
