@@ -78,13 +78,13 @@ class Tickets(Datasource):
             epoch, _ = ray.get(gate.join.remote())
             index = 0
             while (ticket := ray.get(gate.admit.remote(epoch, index))) is not None:
-                yield _ticket_row(epoch, ticket, prompts)
+                yield ticket_row(epoch, ticket, prompts)
                 index += 1
 
         return [ReadTask(read, BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None))]
 
 
-def _ticket_row(epoch: int, ticket: admission.Ticket, prompts: Prompts) -> pa.Table:
+def ticket_row(epoch: int, ticket: admission.Ticket, prompts: Prompts) -> pa.Table:
     return pa.table(
         {
             "ticket": pa.array([ticket.index], pa.int64()),

@@ -35,7 +35,7 @@ from app.engine import Completion, Sampling
 from app.rollout import Rollout
 from app.sampler import Sampler, samplings
 from app.scoring import Environments
-from app.tickets import Prompts, _ticket_row
+from app.tickets import Prompts, ticket_row
 from app.trainer_data import read_share
 from environments.batch import with_scores
 from environments.score import Score
@@ -355,7 +355,7 @@ class Run:
             ticket = await self.gate.admit.remote(self.epoch, index)
             if ticket is None:
                 return
-            row = _ticket_row(self.epoch, ticket, prompts)
+            row = ticket_row(self.epoch, ticket, prompts)
             self.meters.count("stream.ticket", row.nbytes)
             going.add(task := self._of_part("rollout", self._flow(row)))
             task.add_done_callback(going.discard)
