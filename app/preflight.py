@@ -175,8 +175,8 @@ def reserved(config: Config, on_gpu: bool, trains: bool = True) -> dict[str, flo
 
 
 def check_engine(config: Config, model: Path | str, use_gpu: bool, nodes: Sequence[float]) -> None:
-    """The longest sample fits the model's positions. On CPU also the key-value cache, and the engines the memory of the
-    nodes, in bytes."""
+    """The longest sample fits the model's positions. On CPU it also fits the key-value cache, and the engines fit the
+    memory of the nodes, in bytes."""
     file = Path(model) / "config.json"
     if not file.is_file():
         return  # a hub name: the engine checks it when it has the model
@@ -190,16 +190,16 @@ def check_engine(config: Config, model: Path | str, use_gpu: bool, nodes: Sequen
         )
     if not use_gpu:
         _check_cache(config, shape)
-        _check_memory(config, sum(weights.stat().st_size for weights in Path(model).glob("*.safetensors")), nodes)
+        weights_bytes = sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))
+        _check_memory(config, weights_bytes, nodes)
 
 
 def _check_cache(config: Config, shape: Mapping[str, Any]) -> None:
     """The key-value cache holds a sequence of the longest length; says so when it holds fewer than may be decoded."""
     engine = config.engine
-    length, room = engine.max_model_len, engine.kv_cache_mb << 20
-    block = block_bytes(shape)
+    length, block = engine.max_model_len, block_bytes(shape)
     needed = -(-length // BLOCK_TOKENS)
-    blocks = room // block - 1  # vLLM keeps one empty
+    blocks = (engine.kv_cache_mb << 20) // block - 1  # vLLM keeps one empty
     if blocks < needed:
         raise Refused(
             f"engine.kv_cache_mb is {engine.kv_cache_mb}, but one sequence of {length} tokens needs "
@@ -213,14 +213,15 @@ def _check_cache(config: Config, shape: Mapping[str, Any]) -> None:
         )
 
 
-def _check_memory(config: Config, weights: int, nodes: Sequence[float]) -> None:
+def _check_memory(config: Config, weights_bytes: int, nodes: Sequence[float]) -> None:
     """vLLM takes the memory of its cache without asking, and the machine would end one of its processes."""
-    one = (config.engine.kv_cache_mb << 20) + weights
-    if sum(node // one for node in nodes) < config.num_engines:
+    engine_bytes = (config.engine.kv_cache_mb << 20) + weights_bytes
+    if sum(node // engine_bytes for node in nodes) < config.num_engines:
         there = " + ".join(str(_mib(node)) for node in nodes)
         raise Refused(
-            f"engine.kv_cache_mb is {config.engine.kv_cache_mb}: num_engines {config.num_engines} with {_mib(one)} MiB "
-            f"each, weights included, do not fit the {there} MiB that Ray has; lower kv_cache_mb or num_engines"
+            f"engine.kv_cache_mb is {config.engine.kv_cache_mb}: num_engines {config.num_engines} with "
+            f"{_mib(engine_bytes)} MiB each, weights included, do not fit the {there} MiB that Ray has; lower "
+            "kv_cache_mb or num_engines"
         )
 
 
