@@ -77,7 +77,10 @@ def trl_steps(config: Config) -> list[tuple[float, float]]:
 def as_text(words: Any, prompt: str) -> str:
     """What TRL, which applies no chat template to a text, reads as the ids that our sampler makes of the prompt."""
     ids = render(words, prompt)
-    return next(text for text in (prompt, words.decode(ids)) if words(text)["input_ids"] == ids)
+    for text in (prompt, words.decode(ids)):
+        if words(text)["input_ids"] == ids:
+            return text
+    raise ValueError(f"TRL cannot read the ids that our sampler makes of {prompt!r}: {ids}")
 
 
 def of_trl(overrides: list[str]) -> Cost:
