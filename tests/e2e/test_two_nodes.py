@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -35,7 +37,11 @@ NODES_LIMIT_S = 120
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@cache
 def has_time_namespaces() -> bool:
+    """Whether the second node can have another clock here: not everybody may make one."""
+    if shutil.which("unshare") is None:
+        return False
     done = subprocess.run(["unshare", "--time", "--monotonic", "1", "true"], capture_output=True, check=False)
     return done.returncode == 0
 
@@ -111,6 +117,8 @@ def test_infra_shows_both_nodes(dashboard, run):
 
 def test_what_happened_on_both_is_on_one_clock(run):
     """A sample is generated, then scored, then trained; engines load weights while the trainer pushes them."""
+    if not has_time_namespaces():
+        pytest.skip("no time namespace can be made here, so both nodes have the same clock")
     spans = pl.concat(pl.read_parquet(path) for path in (run.directory.path / "metrics" / "spans").glob("*.parquet"))
     steps = spans.filter(pl.col("kind") == "step").select("step", "start_s", "end_s")
     samples = run.samples(limit=100_000)[0].filter(pl.col("outcome") == "trained").join(steps, on="step")
