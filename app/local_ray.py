@@ -18,6 +18,7 @@ START_LIMIT_S = 120.0
 POLITE_S = 4.0
 STOP_LIMIT_S = 20.0
 MARK = "TELESCOPE_LOCAL_RAY"
+ANY_ADDRESS = {"0.0.0.0", "::"}
 ENVIRONMENT = {
     # Unset, Ray turns token authentication on as soon as any program on the machine has left a token behind.
     "RAY_AUTH_MODE": "disabled",
@@ -69,8 +70,10 @@ def check_unshared(port: int) -> None:
         one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr.port == port
     ]
     sisters = [one for one in found if _parent_of(one.pid) == os.getppid()]
-    ours = {one.laddr for one in sisters}  # on a node without a proxy of ours anybody may have the port
-    others = [str(one.pid or "of another user") for one in found if one.laddr in ours and one not in sisters]
+    ours = {one.laddr.ip for one in sisters}  # on a node without a proxy of ours anybody may have the port
+    if ours & ANY_ADDRESS:  # whoever listens at one address gets its requests
+        ours |= {one.laddr.ip for one in found}
+    others = [str(one.pid or "of another user") for one in found if one.laddr.ip in ours and one not in sisters]
     if others:
         raise PortInUse(
             f"port {port} is also listened on by process {', '.join(others)}, and requests go to either; end it, or "

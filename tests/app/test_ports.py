@@ -55,6 +55,12 @@ def test_where_none_of_ours_listens_the_port_is_anybodys():
         check_unshared(port)
 
 
-def test_the_same_port_of_another_address_is_another():
-    with listener(SISTER, 0) as port, listener(STRANGER, port, "127.0.0.2"):
+@pytest.mark.parametrize("host", ["127.0.0.2", "0.0.0.0"])
+def test_whoever_listens_at_another_or_every_address_takes_no_request_from_ours(host):
+    with listener(SISTER, 0) as port, listener(STRANGER, port, host):
+        check_unshared(port)
+
+
+def test_a_port_of_every_address_is_shared_with_who_has_it_at_one():
+    with listener(SISTER, 0, "0.0.0.0") as port, listener(STRANGER, port), pytest.raises(PortInUse, match="by process"):
         check_unshared(port)
