@@ -2,7 +2,7 @@
 
     python -m bench.scale full [steps=12] [key=value …]    64 engines of 256 slots, 10,000 samples of 512 tokens a step
     python -m bench.scale long [steps=1000] [key=value …]  many steps of 256 samples: what grows with a run's length
-    python -m bench.scale ray [steps=12] [key=value …]      what Ray adds: real stream, Serve and actors, fake engines
+    python -m bench.scale ray [steps=12] [key=value …]     what Ray adds: real stream, Serve and actors, fake engines
 
 `full` and `long` run `bench.simulation`: keys are the fields of its `Load`. Results and what they mean: docs/scale.md.
 """

@@ -43,14 +43,16 @@ class WaitingEngine:
     async def generate(self, key: str, prompt_ids: list[int], sampling: Sampling, min_version: int) -> list[Completion]:
         await asyncio.sleep(0.5)
         now, n = time.monotonic(), sampling.max_tokens
-        tokens, none = tuple(5 + i % 80 for i in range(n)), (min_version,) * n
-        one = Completion(tokens, (-1.0,) * n, none, "length", now - 0.5, now, "engine")
+        tokens, versions = tuple(5 + i % 80 for i in range(n)), (min_version,) * n
+        one = Completion(tokens, (-1.0,) * n, versions, "length", now - 0.5, now, "engine")
         return [one] * sampling.n
 
 
 def report(overrides: dict[str, str]) -> None:
     """Prints CPU seconds a step by process."""
     load = Load(**(SMALL | {key: int(value) for key, value in overrides.items()}))
+    if load.steps < WARM_UP_STEPS + 2:
+        raise SystemExit(f"steps={load.steps}: at least {WARM_UP_STEPS + 2}; first and last are not measured")
     os.environ.update(local_ray.ENVIRONMENT)
     with local_ray.local_ray(num_cpus=2) as cluster, tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
         ray.init(address=cluster.address, log_to_driver=False)
