@@ -7,7 +7,7 @@
 Without --real: the real prompts, environment, batch builder, advantages, loss and trainer in one process; only Ray and
 vLLM are replaced, by a plain sampler whose weights are as many batches behind as asked for. That says how reward rises
 with steps, and nothing about wall time. Prints one line a run: held-out reward before and at the end, its best, and the
-first step by which it had reached 0.9 of its best, with the seconds of training until then.
+first step by which it had reached 0.9 of its best, with the seconds until then, evaluations included.
 """
 
 import argparse
@@ -41,7 +41,7 @@ DEMO = Path(__file__).parent.parent / "configs" / "demo.yaml"
 
 @dataclass(frozen=True)
 class Point:
-    """What is known of a policy after a step: its held-out reward, and the seconds that training had taken."""
+    """What is known of a policy after a step: its held-out reward, and the seconds since training began."""
 
     reward: float
     seconds: float
@@ -163,12 +163,12 @@ def learn(config: Config) -> Curve:
 
     from app.trainer import Trainer
 
-    start_s = time.monotonic()
     torch.manual_seed(config.seed)
     random.seed(config.seed)
     model = str(prepare(config.model, list(config.environments), 0))
     sampler, trainer = Sampler(config, model), Trainer(config, model, torch.device("cpu"))
     curve = {0: Point(sampler.reward(), 0.0)}
+    start_s = time.monotonic()
     stream = batches(sampler, config, config.max_async_rollout)
     for step in range(1, config.steps + 1):
         (share,) = next(stream).shares
