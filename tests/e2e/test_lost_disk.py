@@ -23,8 +23,9 @@ from tests.e2e.test_runs import small_run
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
-STEPS = 60
-CHECKPOINT_EVERY = 5
+STEPS = 120
+KEPT = {"checkpoint_every": 10, "keep_last": 12}
+"""None is removed: a pass of the copy may take longer than ten steps."""
 MIRROR = "s3://telescope/runs"
 COPY_LIMIT_S = 200
 GONE_LIMIT_S = 60
@@ -49,7 +50,7 @@ def sealed_in(store: fs.FileSystem, run_id: str) -> list[str]:
 def written(folder: Path) -> str:
     file = folder / "run.yaml"
     with file.open("w") as out:
-        YAML().dump(small_run(name="lost", steps=STEPS, checkpoint_every=CHECKPOINT_EVERY, mirror=MIRROR), out)
+        YAML().dump(small_run(name="lost", steps=STEPS, mirror=MIRROR, **KEPT), out)
     return str(file)
 
 
