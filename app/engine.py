@@ -20,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 from app.clock import Clock
 from app.config import Config
 from app.preflight import engine_gpus
+from app.run_context import answer, answered
 from app.run_dir import application_of
 from app.weights import store, transfer_backend
 
@@ -33,6 +34,8 @@ ENGINE_RETURN_S = 300
 """Longest time that a caller waits for the replacement of an engine that died."""
 PREFILL_TOKENS = 2048
 """Tokens that an engine on the CPU computes at once, unless one prompt may be longer."""
+WEIGHTS_LIMIT_S = 300
+"""Longest time that published weights may take to arrive."""
 UNPUSHED = "default"
 """vLLM's name for the weights that it loaded by itself."""
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
@@ -146,7 +149,9 @@ class PolicyEngine:
             start = self.clock.now()
             if version <= self.version:
                 return start, start
-            buckets = await asyncio.gather(*[asyncio.to_thread(ray.get, ref) for ref in refs])
+            buckets = await asyncio.gather(
+                *[asyncio.to_thread(answer, ref, WEIGHTS_LIMIT_S, "the object store") for ref in refs]
+            )
             await self.engine.pause_generation(mode=self.pause_mode, clear_cache=self.clears_cache)
             try:
                 await self.engine.start_weight_update()
@@ -209,7 +214,7 @@ class PolicyEngine:
 
     async def catch_up(self) -> None:
         """Loads the newest published weights, if there are any."""
-        version, refs = await store(self.namespace).latest.remote()
+        version, refs = await answered(store(self.namespace).latest.remote(), WEIGHTS_LIMIT_S, "the weight store")
         if version > self.version:
             await self.load_weights(refs, version)
 

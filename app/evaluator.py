@@ -11,7 +11,7 @@ from app.batch import metrics_row
 from app.clock import Clock
 from app.config import Config, EvalConfig
 from app.conversation import NO_VERSION
-from app.run_context import RunContext
+from app.run_context import RunContext, answered
 from app.sampler import Sampler, sampling_of
 from app.scoring import reward_workers, score
 from app.tickets import group_row
@@ -20,6 +20,7 @@ from environments.loader import load
 from metrics.schema import samples_table
 
 TIMEOUT_S = 1800
+METRICS_TIMEOUT_S = 60
 ACTOR_NAME = "evaluator"
 
 
@@ -88,7 +89,8 @@ class Evaluator:
         """
         done = await self.evals.evaluate(step, due(self.config, step))
         log = self.context.metrics().log_eval
-        await log.remote(self.context.source("eval"), step, step, done.values, done.rows)
+        logged = log.remote(self.context.source("eval"), step, step, done.values, done.rows)
+        await answered(logged, METRICS_TIMEOUT_S, "the metrics actor")
         return done.start_s, done.end_s
 
 

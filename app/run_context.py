@@ -1,5 +1,6 @@
 """What every process of a run needs to find the others: names, directory, attempt."""
 
+import asyncio
 import logging
 import os
 from dataclasses import dataclass
@@ -16,6 +17,14 @@ def answer(reference: Any, limit_s: float, who: str) -> Any:
     try:
         return ray.get(reference, timeout=limit_s)
     except ray.exceptions.GetTimeoutError:
+        raise TimeoutError(f"{who} did not answer within {limit_s:g} s") from None
+
+
+async def answered(reference: Any, limit_s: float, who: str) -> Any:
+    """`answer` for an event loop, which goes on meanwhile."""
+    try:
+        return await asyncio.wait_for(reference, limit_s)
+    except TimeoutError:
         raise TimeoutError(f"{who} did not answer within {limit_s:g} s") from None
 
 

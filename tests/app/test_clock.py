@@ -28,6 +28,12 @@ class Elsewhere:
         return self.name, shown_s
 
 
+def test_an_actor_that_does_not_answer_is_named(monkeypatch):
+    monkeypatch.setattr(clock, "ANSWER_LIMIT_S", 0.01)
+    with pytest.raises(TimeoutError, match=r"the weight store did not answer within 0\.01 s"):
+        asyncio.run(Clock(Elsewhere(0.0, [(30.0, 0.0)])).refresh_async())
+
+
 def test_the_difference_is_known_to_half_of_the_fastest_answers_way():
     there = Elsewhere(5_000.0, [(0.05, 0.2), (0.001, 0.012), (0.3, 0.0)])
     one = Clock(there)
