@@ -24,6 +24,8 @@ async def answered(reference: Any, limit_s: float, who: str) -> Any:
     """`answer` for an event loop, which goes on meanwhile."""
     try:
         return await asyncio.wait_for(reference, limit_s)
+    except ray.exceptions.RayError:
+        raise  # what the actor itself raised may be a TimeoutError too
     except TimeoutError:
         raise TimeoutError(f"{who} did not answer within {limit_s:g} s") from None
 
