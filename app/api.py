@@ -6,6 +6,7 @@ not finite arrives as {"nonfinite": "nan"}.
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from metrics.schema import marked
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MOST_LINES = 10_000
 MOST_ROWS = 500
+MOST_BYTES = 65_536  # of a body that starts a run
 FARTHEST = 2**53 - 1
 """The largest step, id or offset that every reader of JSON can hold exactly."""
 
@@ -34,7 +36,7 @@ class Start(BaseModel):
 
     config: dict[str, Any] | str = Field(examples=["demo.yaml"])
     """A configuration as an object, or the name of a file in configs/."""
-    overrides: list[str] = Field(default=[], examples=[["steps=20", "environments.0.weight=2"]])
+    overrides: list[str] = Field(default=[], max_length=200, examples=[["steps=20", "environments.0.weight=2"]])
     """`key=value` with dotted keys, as on the command line."""
 
 
@@ -97,7 +99,7 @@ def starting(api: APIRouter, jobs: Jobs, configs: Path) -> None:
         """Names that can be given as `config` when starting a run."""
         return [file.name for file in sorted(configs.glob("*.yaml")) if "\nenvironments:" in file.read_text("utf-8")]
 
-    @api.post("/runs", status_code=201, dependencies=[Depends(_no_key_twice)])
+    @api.post("/runs", status_code=201, dependencies=[Depends(_readable_body)])
     def start(wanted: Start) -> RunView:
         """Check the configuration, make the run directory and queue the run."""
         with _as_http():
@@ -217,16 +219,23 @@ def _readable(run: Run) -> Iterator[RunView]:
         yield _seen(run)
 
 
-async def _no_key_twice(request: Request) -> None:
-    """JSON allows a key twice and readers keep the last: a configuration must not change by that."""
+async def _readable_body(request: Request) -> None:
+    """A body of a configuration's size, of whole characters, with each key once.
 
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        keys = [key for key, _ in pairs]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
+    JSON allows a key twice and readers keep the last: a configuration must not change by that.
+    """
+
+    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
             raise HTTPException(422, f"key {twice[:80]!r} stands twice; leave one out")
+        return found
 
+    body = await request.body()
+    if len(body) > MOST_BYTES:
+        raise HTTPException(413, f"the body has {len(body):,} bytes; a configuration has at most {MOST_BYTES:,}")
     try:
-        json.loads(await request.body(), object_pairs_hook=check)
+        json.dumps(json.loads(body, object_pairs_hook=check), ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise HTTPException(422, f"the body is not JSON: {error}; send an object with 'config'") from error
 

@@ -66,16 +66,21 @@ WANTED = {
 }
 
 
+MOST_PROBLEMS = 50
+
+
 def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Problem]:
-    """Pydantic's errors in our words, each key once."""
+    """Pydantic's errors in our words, each key once; of very many the first: each is compared with all known keys."""
     problems: dict[Problem, None] = {}
-    for item in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    for item in found[:MOST_PROBLEMS]:
         inner = item.get("ctx", {}).get("error")
         if isinstance(inner, Problems):
             problems |= dict.fromkeys(inner.problems)
         else:
             problems[_problem(item, data, model)] = None
-    return list(problems)
+    more = len(found) - MOST_PROBLEMS
+    return [*problems, *([Problem("", f"and {more} more")] if more > 0 else [])]
 
 
 def _problem(item: Any, data: Any, model: type[BaseModel]) -> Problem:

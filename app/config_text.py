@@ -33,6 +33,7 @@ from app.config_errors import ConfigError, Problem, shown
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 30
+LONGEST_KEY = 200  # characters of an override
 REFUSED_TOKENS = {
     TagToken: "a tag (!...)",
     AnchorToken: "an anchor (&...)",
@@ -189,6 +190,8 @@ def _split(text: str) -> tuple[str, Any]:
     key = key.strip()
     if not equals or not all(key.split(".")):
         raise ValueError("wanted key=value, as in learning_rate=1e-6 or engine.kv_cache_mb=64")
+    if len(key) > LONGEST_KEY:
+        raise ValueError(f"the key has {len(key)} characters, at most {LONGEST_KEY} are read")
     return key, parse(value)[0]
 
 

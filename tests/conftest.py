@@ -43,12 +43,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[LocalRay]:
-    """A Ray cluster of this test run only, with a dashboard for Ray Jobs; this process is connected to it."""
+    """A Ray cluster of this test run only, with a dashboard for Ray Jobs; this process is connected to it.
+
+    Its Serve has a port of its own: whoever starts Serve decides, a run would take 8000, and share it with others.
+    """
     import ray
+    from ray import serve
 
     with local_ray.local_ray(num_cpus=2) as cluster:
         os.environ["RAY_ADDRESS"] = cluster.address
         ray.init(address=cluster.address, log_to_driver=False)
+        serve.start(http_options={"host": "127.0.0.1", "port": local_ray.free_ports(1)[0]})
         yield cluster
         ray.shutdown()
         os.environ.pop("RAY_ADDRESS")
@@ -56,11 +61,9 @@ def ray_cluster() -> Iterator[LocalRay]:
 
 @pytest.fixture(scope="session")
 def serve_url(ray_cluster: LocalRay) -> str:
-    """Where Serve of the test cluster listens; on a port of its own unless a test started Serve before."""
-    from ray import serve
+    """Where Serve of the test cluster listens."""
     from ray.serve.context import _get_global_client
 
-    serve.start(http_options={"host": "127.0.0.1", "port": local_ray.free_ports(1)[0]})
     client = _get_global_client()
     assert client is not None
     return f"http://127.0.0.1:{client.http_config.port}"

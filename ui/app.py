@@ -1,5 +1,6 @@
 """The whole dashboard as one FastAPI application."""
 
+import errno
 import gc
 import logging
 import os
@@ -82,7 +83,7 @@ async def _unreadable(_request: Request, error: Exception) -> JSONResponse:
     name = getattr(error, "filename", None) or error
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return JSONResponse({"detail": f"{name}: no longer there"}, 404)
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) or getattr(error, "errno", None) == errno.EROFS:
         return JSONResponse({"detail": f"{name}: the dashboard's user may not read or write it"}, 403)
     logger.error("a file could not be used", exc_info=error)
     return JSONResponse({"detail": f"{name}: {getattr(error, 'strerror', None) or error}"}, 500)

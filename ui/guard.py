@@ -9,8 +9,7 @@ import hmac
 import html
 import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import SimpleCookie
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +19,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "telescope_session"
+LONGEST_NAME = 255  # of a file, on any system: asked for a longer one, the framework's own pages fail
 LOOPBACK = {"127.0.0.1", "localhost", "::1", "[::1]"}
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 POLICY = (
@@ -94,16 +94,15 @@ class Guard:
         origin = headers.get("origin")
         if unsafe and origin is not None and urlsplit(origin).netloc != host:
             return 403, f"origin {origin[:120]!r}: only the dashboard's own pages may change anything"
+        if any(len(part) > LONGEST_NAME for part in scope["path"].split("/")):
+            return 404, f"nothing here has a name of more than {LONGEST_NAME} characters"
         return None
 
     def _known(self, headers: dict[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), (self.token or "").encode()):
             return True
-        cookies: SimpleCookie = SimpleCookie()
-        cookies.load(headers.get("cookie", ""))
-        morsel = cookies.get(COOKIE)
-        return morsel is not None and hmac.compare_digest(morsel.value.encode(), self.session.encode())
+        return any(hmac.compare_digest(value.encode(), self.session.encode()) for value in _sessions(headers))
 
     async def _login(self, headers: dict[str, str], receive: Receive, send: Send) -> None:
         form = parse_qs((await _body(receive)).decode("utf-8", "replace"))
@@ -129,6 +128,15 @@ class Guard:
             return
         body = json.dumps({"detail": reason}).encode()
         await _send_page(send, status, body, kind=b"application/json")
+
+
+def _sessions(headers: dict[str, str]) -> Iterator[str]:
+    """What the browser gives as our cookie. Read by hand: all programs of a host share its cookies, and one that the
+    standard library's parser refuses would hide ours."""
+    for part in headers.get("cookie", "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            yield value
 
 
 def _login_page(message: str, target: str, kind: str) -> bytes:

@@ -62,6 +62,9 @@ def new_run(tmp_path, name="demo"):
         ),
         ({"config": "/etc/passwd"}, "not one of small.yaml"),
         ({"config": "small.yaml", "entrypoint": "touch /tmp/pwned"}, "Extra inputs are not permitted"),
+        ({"config": {**PLAN, **{f"k{i}": 0 for i in range(3_000)}}}, "and 2950 more"),
+        ({"config": "small.yaml", "overrides": ["a=1"] * 201}, "at most 200 items"),
+        ({"config": "small.yaml", "overrides": ["a" + ".a" * 9_999 + "=1"]}, "the key has 19999 characters"),
     ],
 )
 def test_a_run_is_refused_with_what_is_wrong(offline, tmp_path, body, message):
@@ -76,11 +79,20 @@ def test_a_key_that_stands_twice_is_refused(offline):
     assert (answer.status_code, answer.json()["detail"]) == (422, "key 'name' stands twice; leave one out")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 99_999], ids=["empty", "cut", "not text", "deep"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff", b"[" * 50_000, b'{"config": "small.yaml", "half": "\\ud800"}'],
+    ids=["empty", "cut", "not text", "deep", "half a character"],
+)
 def test_a_body_that_is_no_json_is_refused(offline, body):
     answer = offline.post("/api/runs", content=body, headers={"Content-Type": "text/plain"})
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith("the body is not JSON: ")
+
+
+def test_a_body_larger_than_a_configuration_is_not_read(offline):
+    answer = offline.post("/api/runs", content=b'{"config": "' + b"a" * 65_536 + b'"}')
+    assert (answer.status_code, "at most 65,536" in answer.text) == (413, True)
 
 
 def test_without_a_cluster_a_start_is_unavailable_and_reading_works(offline, tmp_path):

@@ -180,7 +180,12 @@ def test_what_ray_ended_for_want_of_memory_is_named_with_what_it_had(monkeypatch
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.01")  # more is in use anywhere
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "200")
     ray.init(
-        num_cpus=1, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False, logging_level="ERROR"
+        address="local",  # whatever Ray the machine runs
+        num_cpus=1,
+        include_dashboard=False,
+        object_store_memory=100_000_000,
+        log_to_driver=False,
+        logging_level="ERROR",
     )
     try:
         with pytest.raises(ray.exceptions.RayError) as failure:

@@ -23,7 +23,12 @@ def ray() -> Iterator[Any]:
     import ray
 
     ray.init(
-        num_cpus=1, include_dashboard=False, object_store_memory=100_000_000, log_to_driver=False, logging_level="ERROR"
+        address="local",  # whatever Ray the machine runs
+        num_cpus=1,
+        include_dashboard=False,
+        object_store_memory=100_000_000,
+        log_to_driver=False,
+        logging_level="ERROR",
     )
     yield ray
     ray.shutdown()

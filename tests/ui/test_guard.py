@@ -90,6 +90,14 @@ def test_a_browser_logs_in_by_a_form_and_no_secret_stands_in_an_address(locked):
     assert locked.get("/data/runs", headers={"Cookie": cookie.split(";")[0]}).status_code == 200
 
 
+@pytest.mark.parametrize("foreign", ['a={"x":1}', "a[b]=1", "x", "é=1", "telescope_session=old"])
+def test_the_cookie_of_another_program_of_the_host_does_not_hide_ours(locked, foreign):
+    done = locked.post("/login", data={"token": TOKEN, "next": "/"})
+    ours = done.headers["set-cookie"].split(";")[0]
+    cookies = f"{foreign}; {ours}".encode()
+    assert locked.get("/data/runs", headers={"Cookie": cookies}).status_code == 200
+
+
 @pytest.mark.parametrize("target", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
 def test_the_login_leads_nowhere_else(locked, target):
     assert locked.post("/login", data={"token": TOKEN, "next": target}).headers["location"] == "/"
@@ -157,6 +165,7 @@ def test_a_static_file_may_be_kept_for_ever_and_its_address_says_its_content(pag
     assert "immutable" in answer.headers["cache-control"]
     assert "javascript" in answer.headers["content-type"]
     assert pages.get("/static/0000/js/main.js").status_code == 404
+    assert pages.get(f"/static/{'9' * 400}/x").status_code == 404
 
 
 def test_a_link_in_the_static_folder_is_not_followed(pages, tmp_path):
