@@ -1,5 +1,7 @@
 """Runs, requests and kept files that are damaged, hostile, gone or forbidden: a sentence, and never a traceback."""
 
+import asyncio
+import errno
 import json
 import os
 import shutil
@@ -10,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.requests import Request
 
 from tests.metrics.builders import write_run
 from ui.__main__ import main
-from ui.app import without_pages
+from ui.app import _unreadable, without_pages
 
 HOME = "http://127.0.0.1"
 
@@ -173,6 +176,13 @@ def test_a_run_that_may_not_be_read_says_so_and_the_others_are_listed(forbidden)
     assert "Permission denied" in rows[closed.name]["reason"]
     if forbidden != "run.json":
         assert (answer.status_code, "may not read" in answer.json()["detail"]) == (403, True)
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.EROFS, 403), (errno.EACCES, 403), (errno.EIO, 500)])
+def test_what_cannot_be_written_is_refused_and_what_is_broken_is_an_error(number, status):
+    failed = OSError(number, os.strerror(number), "layout.json")
+    answer = asyncio.run(_unreadable(Request({"type": "http"}), failed))
+    assert (answer.status_code, b"layout.json" in bytes(answer.body)) == (status, True)
 
 
 DAMAGED = ['{"a": ', "[1]", "3", "\ud83d", "[" * 99999]
