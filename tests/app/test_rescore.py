@@ -92,6 +92,13 @@ def test_another_environment_judges_otherwise_and_its_errors_are_told(run_dir, k
     assert lines[-1].startswith("  1 rollouts were left out")
 
 
+def test_counts_are_told_as_whole_numbers():
+    num = 16_070
+    columns = {"env": ["sums"] * num, "old_reward": [0.0] * num, "reward": [1.0] * num}
+    told = list(report(pl.DataFrame(columns).with_columns(error=pl.lit(None, pl.String)), 0))
+    assert told[1].split() == ["sums", "16070", "0", "1", "16070", "1", "0"]
+
+
 def test_what_cannot_be_judged_is_refused_before_anything_starts(run_dir, known, monkeypatch):
     monkeypatch.setattr(rescore, "connect", lambda **_: pytest.fail("Ray was started"))
     with pytest.raises(ValueError, match="there is no run here"):
