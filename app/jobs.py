@@ -104,13 +104,13 @@ class Jobs:
     def resume(self, run: "Run | str", resources: Mapping[str, float] | None = None) -> "Run":
         """Go on with a run that was stopped or failed, in its own directory, from its last checkpoint."""
         run = self.get(run) if isinstance(run, str) else run
-        status = run.status()
-        if not status.final:
-            raise RunError(f"run {run.id!r} is {status}; only an ended run can be resumed")
+        _check_ended(run.id, run.status())
         run._check_resumable()
         run.directory.check_writable()
         client = self.client()
         with run._settling():
+            _check_ended(run.id, run.directory.state)  # else another resume was first: cleaning would hit its attempt
+            run._await_log()  # the next attempt is another job
             run._clean(client)
             run.directory.reopen()
         run._launch(client, resume=True, resources=resources)
@@ -302,7 +302,7 @@ class Run:
         if record["pid"] is not None and record["host"] == socket.gethostname():
             if record["stop_requested"]:
                 return "stopped", "stopped on request"
-            return "failed", f"its driver (pid {record['pid']}) ended without saying why; see the log"
+            return "failed", self._silent_end(record)
         if record["job_id"] is None:
             return None  # started by hand, on another machine or a moment ago
         if known is not None and record["cluster"] == self.jobs.client().get_address():
@@ -310,6 +310,15 @@ class Run:
         if record["pid"] is None and _unreachable(record["cluster"]):
             return "failed", f"it never started, and the Ray cluster at {record['cluster']} is gone"
         return None
+
+    def _silent_end(self, record: Record) -> str:
+        who = f"its driver (pid {record['pid']})"
+        if record["cluster"] is not None and _unreachable(record["cluster"]):
+            return (
+                f"{who} is gone, and the Ray cluster at {record['cluster']} with it: "
+                "resume the run to go on from its last checkpoint"
+            )
+        return f"{who} ended without saying why" + ("; see the log" if self._kept_log() else "")
 
     @contextlib.contextmanager
     def _settling(self) -> Iterator[None]:
@@ -374,6 +383,11 @@ class Run:
         if text := self._log_of_ray():
             with _where_writable():  # Ray still has it
                 run_dir.write_atomically(file, text)
+
+
+def _check_ended(run_id: str, state: str) -> None:
+    if state not in FINAL:
+        raise RunError(f"run {run_id!r} is {state}; only an ended run can be resumed")
 
 
 def _attempt_of(log: Path) -> int:

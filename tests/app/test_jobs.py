@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -7,10 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ray.job_submission import JobStatus
 
 from app import run_dir, train
 from app.config import ConfigError, from_dict
-from app.jobs import Jobs, StopFailed, _unended
+from app.jobs import Jobs, Run, StopFailed, _unended
 from app.ray_jobs import NoCluster
 from app.run_dir import RunError, RunNotFound
 from metrics import read
@@ -38,6 +40,44 @@ def jobs(ray_cluster, tmp_path) -> Jobs:
 @pytest.fixture
 def offline(tmp_path) -> Jobs:
     return Jobs(address=ELSEWHERE, root=tmp_path, driver=DRIVER)
+
+
+class Cluster:
+    """A Ray that knows one job, which ends when it is looked at for the second time."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self.looks = 0
+        self.submitted: list[dict] = []
+
+    def list_jobs(self) -> list[SimpleNamespace]:
+        self.looks += 1
+        status = JobStatus.FAILED if self.looks > 1 else JobStatus.RUNNING
+        return [SimpleNamespace(submission_id=self.job_id, status=status, driver_info=None, entrypoint="")]
+
+    def get_job_logs(self, job_id: str) -> str:
+        return f"the last words of {job_id}" if self.looks > 1 else f"the first words of {job_id}"
+
+    def submit_job(self, **wanted) -> str:
+        self.submitted.append(wanted)
+        return "another"
+
+    def get_job_status(self, _job_id: str) -> JobStatus:
+        return JobStatus.SUCCEEDED
+
+    def get_address(self) -> str:
+        return ELSEWHERE
+
+
+@pytest.fixture
+def ended(offline) -> tuple[Run, Cluster]:
+    """A run that has just written that it failed; its job has not ended yet."""
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    directory.update(job_id=f"{directory.id}-1", cluster=ELSEWHERE)
+    directory.end("failed", "a worker died")
+    cluster = Cluster(f"{directory.id}-1")
+    offline._known.append(cluster)
+    return offline.get(directory.id), cluster
 
 
 def until(state: str, run, limit_s: float = 60) -> None:
@@ -112,6 +152,37 @@ def test_a_run_says_what_its_start_is_doing(offline):
     assert (status.phase, status.sentence()) == ("waiting for the engines", "running (waiting for the engines)")
     directory.enter(None)
     assert _unended(directory.record(), job).sentence() == "running"
+
+
+def test_a_run_that_is_resumed_at_once_keeps_the_log_of_its_last_attempt(ended):
+    run, cluster = ended
+    run.jobs.resume(run)
+    assert run.record()["attempt"] == 2
+    assert (run.directory.path / "logs" / "job-1.log").read_text() == f"the last words of {cluster.job_id}"
+
+
+def test_of_two_resumes_at_once_the_second_removes_nothing_of_the_first(ended, monkeypatch):
+    run, cluster = ended
+    monkeypatch.setattr(Run, "_check_resumable", lambda run: run.directory.reopen())  # the other one is first
+    with pytest.raises(RunError, match="is pending; only an ended run can be resumed"):
+        run.jobs.resume(run)
+    assert cluster.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "printed", "reason"),
+    [
+        (ELSEWHERE, "", rf"is gone, and the Ray cluster at {ELSEWHERE} with it: resume the run"),
+        (None, "", "ended without saying why$"),
+        (None, "step 1\n", "ended without saying why; see the log$"),
+    ],
+)
+def test_a_driver_that_is_gone_is_said_with_what_went_with_it(offline, cluster, printed, reason):
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    with directory.writer():
+        directory.update(state="running", cluster=cluster)
+    directory.driver_log.write_text(printed)
+    assert re.search(reason, offline.get(directory.id).status().reason)
 
 
 @pytest.mark.stack
