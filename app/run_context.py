@@ -70,6 +70,16 @@ def connect(serves: bool = True) -> None:
 
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
-        ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+        ray.init(
+            address=address,
+            runtime_env={"env_vars": _addressed(address)},
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+        )
         if address is None and serves:
             serve.start(proxy_location="Disabled")  # a cluster of the run's own needs no HTTP port
+
+
+def _addressed(address: str | None) -> dict[str, str]:
+    """For the actors: Ray Train's cleaner looks for its cluster, and gives up where it sees a second one."""
+    return {"RAY_ADDRESS": address} if address and address != "auto" else {}
