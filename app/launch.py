@@ -28,6 +28,10 @@ POLL_S = 1.0
 PLAIN_LINE_EVERY_S = 10.0  # where lines cannot be overwritten
 ONE_INTERRUPT_S = 2.0
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+ENDED = {
+    "status": "DEPLOY_FAILED",
+    "message": "its Serve has ended, as it does where another program listens on its port",
+}
 
 
 class Interrupted(BaseException):
@@ -98,7 +102,7 @@ class Dashboard:
         """What to tell, once: where it is, or why it did not start."""
         if self.announced:
             return None
-        found = self.client.get_serve_details()["applications"]["telescope"]
+        found = self.client.get_serve_details()["applications"].get("telescope", ENDED)
         self.announced = found["status"] in ("RUNNING", "DEPLOY_FAILED", "UNHEALTHY")
         if not self.announced:
             return None

@@ -8,6 +8,7 @@ dashboard.
 
 import logging
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from ray import serve
 
 from app import run_dir
 from app.jobs import Jobs
-from app.local_ray import check_unshared
+from app.local_ray import PortInUse, check_unshared
 
 SETTLE_EVERY_S = 5.0
 logger = logging.getLogger(__name__)
@@ -35,19 +36,34 @@ def build() -> FastAPI:
 
     http = _http()
     check_bind(http.host)
-    check_unshared(http.port)
+    try:
+        check_unshared(http.port)
+    except PortInUse as error:
+        _let_go_of_the_port(error)
+        raise
     jobs = Jobs(root=run_dir.root_of())
     threading.Thread(target=_settle, args=(jobs,), name="settle", daemon=True).start()
     return spared(build_dashboard(jobs.folder, jobs, [api.routes(jobs)]))
 
 
+def _let_go_of_the_port(reason: PortInUse) -> None:
+    """Ends this Serve where nothing else is on it: its proxies would go on taking requests meant for the other one."""
+    if len(serve.status().applications) == 1:
+        print(f"the dashboard did not start, and its Serve ends: {reason}", file=sys.stderr, flush=True)
+        _client()._controller.graceful_shutdown.remote(wait=False)  # waiting for it would be waiting for ourselves
+
+
 def _http() -> Any:
     """Where the proxies of this cluster's Serve listen."""
+    return _client().http_config
+
+
+def _client() -> Any:
     from ray.serve.context import _get_global_client
 
     client = _get_global_client()
     assert client is not None, "a replica runs inside Serve"
-    return client.http_config
+    return client
 
 
 def _settle(jobs: Jobs) -> None:

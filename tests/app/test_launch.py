@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,6 +184,21 @@ def test_an_environment_that_cannot_be_used_is_one_sentence(override, said, conf
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_dashboard_whose_serve_ended_is_told_once_and_the_run_goes_on(monkeypatch):
+    class Ended:
+        def __init__(self, url: str) -> None: ...
+
+        def deploy_applications(self, wanted: dict) -> None: ...
+
+        def get_serve_details(self) -> dict:
+            return {"applications": {}}
+
+    monkeypatch.setattr("ray.dashboard.modules.serve.sdk.ServeSubmissionClient", Ended)
+    dashboard = launch.Dashboard(SimpleNamespace(dashboard_url=""), 8000)
+    assert "the run goes on without it: its Serve has ended" in (dashboard.announce() or "")
+    assert dashboard.announce() is None
 
 
 @pytest.mark.stack

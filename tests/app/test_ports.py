@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
-from app.local_ray import PortInUse, check_unshared
+from app.local_ray import PortInUse, check_unshared, local_ray
 
 LISTEN = """
 import socket, sys
@@ -64,3 +66,34 @@ def test_whoever_listens_at_another_or_every_address_takes_no_request_from_ours(
 def test_a_port_of_every_address_is_shared_with_who_has_it_at_one():
     with listener(SISTER, 0, "0.0.0.0") as port, listener(STRANGER, port), pytest.raises(PortInUse, match="by process"):
         check_unshared(port)
+
+
+@pytest.mark.stack
+def test_a_dashboard_that_refuses_a_shared_port_lets_go_of_it(tmp_path, monkeypatch):
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    monkeypatch.setenv("TELESCOPE_RUNS", str(tmp_path))
+    with listener(STRANGER, 0) as port, local_ray(num_cpus=2, object_store_mb=100) as cluster:
+        before = listening(port)
+        wanted = {
+            "proxy_location": "HeadOnly",
+            "http_options": {"host": "127.0.0.1", "port": port},
+            "applications": [{"name": "telescope", "route_prefix": "/", "import_path": "app.serve:app"}],
+        }
+        ServeSubmissionClient(cluster.dashboard_url).deploy_applications(wanted)
+        until(lambda: listening(port) > before, "the proxy of Serve listens")
+        until(lambda: listening(port) == before, "it has let go of the port")
+        logs = [file.read_text() for file in cluster.folder.glob("session_latest/logs/worker-*.err")]
+        assert any(f"its Serve ends: port {port} is also listened on" in text for text in logs)
+
+
+def listening(port: int) -> set[int | None]:
+    found = psutil.net_connections("tcp")
+    return {one.pid for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port}
+
+
+def until(happened: Callable[[], bool], what: str, limit_s: float = 90) -> None:
+    end = time.monotonic() + limit_s
+    while not happened():
+        assert time.monotonic() < end, f"not within {limit_s} s: {what}"
+        time.sleep(0.1)
