@@ -1,14 +1,19 @@
 """Route for the machines: this host now, and Ray's nodes and actors where a cluster is connected."""
 
+import re
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
 from fastapi import APIRouter, Response
 
 from ui.replies import reply
+
+BOOKKEEPING = re.compile(r"node:.*|.+_group_(\d+_)?[0-9a-f]{36}")
+"""Resources that Ray makes of each node and of each placement group: parts of the others, counted again."""
 
 
 def routes() -> APIRouter:
@@ -77,10 +82,14 @@ def _resources_and_actors(ray: Any) -> dict[str, Any]:
     address = ray.get_runtime_context().gcs_address  # a machine may have more than one Ray
     actors = state.list_actors(address=address, limit=200, detail=False, raise_on_missing_output=False)
     return {
-        "total": ray.cluster_resources(),
-        "available": ray.available_resources(),
+        "total": resources(ray.cluster_resources()),
+        "available": resources(ray.available_resources()),
         "nodes": [
-            {"name": node.get("NodeName", ""), "alive": bool(node.get("Alive")), "resources": node.get("Resources", {})}
+            {
+                "name": node.get("NodeName", ""),
+                "alive": bool(node.get("Alive")),
+                "resources": resources(node.get("Resources", {})),
+            }
             for node in ray.nodes()
         ],
         "actors": [
@@ -88,3 +97,8 @@ def _resources_and_actors(ray: Any) -> dict[str, Any]:
             for actor in sorted(actors, key=lambda actor: (actor.state != "ALIVE", actor.class_name))
         ],
     }
+
+
+def resources(found: Mapping[str, float]) -> dict[str, float]:
+    """What a cluster was given, by name."""
+    return {name: amount for name, amount in found.items() if not BOOKKEEPING.fullmatch(name)}

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from metrics.journal import append_line
 from tests.browser.conftest import SHOTS, Server
-from tests.browser.runs import ATTACK, HOSTILE_KEYS, Growing, add_spike, odd_run, write_history
+from tests.browser.runs import ATTACK, HOSTILE_KEYS, SCRIPT, Growing, add_spike, odd_run, write_history
 from tests.metrics import builders
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
@@ -168,6 +169,23 @@ def test_runs_stand_out_charts_have_sizes_links_are_copied_reasons_unfold_a_star
             flow("looks", served.url, on=next_phase, reason=reason, model=model, **ids)["phase"]
             == "loading the trainer"
         )
+    finally:
+        served.stop()
+
+
+def test_long_words_stay_in_their_cards_and_a_run_with_all_steps_done_has_no_time_left(flow, tmp_path):
+    closing, failed = (
+        builders.write_run(tmp_path, name=state, steps=6, groups=2, state=state, nan_at=None)
+        for state in ("running", "failed")
+    )
+    change_record(closing, model="/etc")
+    change_record(failed, model=SCRIPT)
+    said = {"attempt": 1, "step": 6, "check": "scored", "ok": False, "level": "warn", "message": "x" * 400}
+    append_line(closing / "metrics" / "checks.jsonl", said | {"hint": "y" * 400})
+    served = Server(tmp_path).start()
+    models = {closing.name: "/etc", failed.name: SCRIPT}
+    try:
+        assert flow("crowded", served.url, closing=closing.name, failed=failed.name, models=models)["fine"]
     finally:
         served.stop()
 

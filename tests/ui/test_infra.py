@@ -49,6 +49,20 @@ def test_the_actors_are_those_of_the_own_cluster_where_a_machine_has_several(das
     ]
 
 
+def test_what_ray_keeps_for_nodes_and_placement_groups_is_no_resource_of_the_cluster(dashboard, connected, monkeypatch):
+    import ray
+
+    group = "4d9124a46be964a17172d99d824d0d000000"
+    own = {"CPU": 2.0, "object_store_memory": 7e9, "my_group_of_chips": 1.0}
+    kept = (f"CPU_group_0_{group}", f"CPU_group_{group}", f"bundle_group_0_{group}", "node:192.0.2.2", "node:__x__")
+    found = own | dict.fromkeys(kept, 1.0)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: found)
+    monkeypatch.setattr(ray, "available_resources", lambda: found)
+    monkeypatch.setattr("ray.util.state.list_actors", lambda **_: [])
+    said = dashboard.get("/data/infra").json()["ray"]
+    assert (said["total"], said["available"]) == (own, own)
+
+
 def test_what_ray_cannot_say_is_a_message_beside_the_machine(dashboard, connected, monkeypatch):
     from ray.util.state.exception import ServerUnavailable
 

@@ -67,14 +67,14 @@ class Infra {
 
   cluster({ problem, total, available, nodes, actors }) {
     if (problem) return h("p", { class: "warn" }, problem);
-    const resources = Object.keys(total).filter((name) => !name.startsWith("node:")).sort();
+    const resources = Object.keys(total).sort();
     const amount = (name, value) => (/memory/.test(name) ? bytes(value) : number(value));
     const table = (head, rows) => h("table", { class: "grid-table" }, h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
     return h("div", { class: "pair" },
-      h("div", {}, table(["Resource", "in use", "of", ""], resources.map((name) => {
+      h("div", { class: "resources" }, table(["Resource", "in use", "of", ""], resources.map((name) => {
         const used = total[name] - (available[name] || 0);
-        return h("tr", {}, h("td", {}, name), h("td", {}, amount(name, used)), h("td", {}, amount(name, total[name])), h("td", { class: "share" }, h("div", { class: "meter" }, h("i", { style: `width:${((100 * used) / total[name]).toFixed(1)}%` }))));
+        return h("tr", {}, h("td", { title: name }, name), h("td", {}, amount(name, used)), h("td", {}, amount(name, total[name])), h("td", { class: "share" }, h("div", { class: "meter" }, h("i", { style: `width:${((100 * used) / total[name]).toFixed(1)}%` }))));
       })), h("p", { class: "muted small" }, `${count(nodes.filter((node) => node.alive).length)} of ${count(nodes.length)} nodes alive`)),
-      h("div", { class: "scroll actors" }, table(["Actor", "name", "pid", "state"], actors.map((actor) => h("tr", {}, h("td", {}, actor.class), h("td", {}, actor.name || ""), h("td", {}, actor.pid || ""), h("td", { class: actor.state === "ALIVE" ? "good" : actor.state === "DEAD" ? "muted" : "warn" }, actor.state.toLowerCase()))))));
+      h("div", { class: "scroll actors" }, table(["Actor", "name", "pid", "state"], actors.map((actor) => h("tr", {}, h("td", { title: actor.class }, actor.class), h("td", { title: actor.name }, actor.name || ""), h("td", {}, actor.pid || ""), h("td", { class: actor.state === "ALIVE" ? "good" : actor.state === "DEAD" ? "muted" : "warn" }, actor.state.toLowerCase()))))));
   }
 }
