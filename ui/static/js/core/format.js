@@ -93,8 +93,12 @@ export function pretty(name) {
   return worded ? worded[0].toUpperCase() + worded.slice(1) : name;
 }
 
-// A model may be a path: its last part says which, the whole belongs into a tooltip.
-export const lastPart = (path) => path.split("/").filter(Boolean).pop() || path;
+// A model may be a path: its last part says which, the whole belongs into a tooltip. Other names are whole: a slash in
+// them need not part anything.
+export function lastPart(name) {
+  const parts = name.split("/").filter(Boolean);
+  return name.startsWith("/") && parts.length > 1 ? parts.at(-1) : name;
+}
 
 // A long name without its middle: checkpoints of one run differ at their ends.
 export function middle(text, most) {

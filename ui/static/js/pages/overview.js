@@ -66,7 +66,7 @@ class Overview {
   show(run) {
     const { row } = run;
     const failed = row.reason && row.state !== "finished";
-    fill(this.reason, failed ? h("div", { class: `banner ${row.state}`, role: "alert" }, icon("warn"), h("div", {}, h("strong", {}, row.state === "failed" ? "This run failed" : pretty(row.state)), clamped(row.reason, { class: "banner-text" })), h("span", { class: "grow" }), button("Logs", () => openLogs(row), { icon: "logs" })) : null);
+    fill(this.reason, failed ? h("div", { class: `banner ${row.state}`, role: "alert" }, icon("warn"), h("div", {}, h("strong", {}, row.state === "failed" ? "This run failed" : pretty(row.state)), clamped(row.reason, { class: "banner-text" }))) : null);
     fill(this.facts, this.factList(run));
     fill(this.checks, h("h2", {}, "Self-checks"), run.series.lastStep ? this.checkList() : h("p", { class: "muted" }, "No step has been checked yet."));
     fill(this.ledger, ledgerCard(run.series));
@@ -80,10 +80,10 @@ class Overview {
     const step = recent.length ? recent[recent.length >> 1] : null;
     const left = row.steps && step ? Math.max(0, row.steps - series.lastStep) * step : null;
     const share = row.steps ? Math.min(1, series.lastStep / row.steps) : 0;
-    const fact = (name, value, note) => h("div", { class: "fact" }, h("span", { class: "fact-name" }, name), h("span", { class: "fact-value" }, value), note ? h("span", { class: "fact-note" }, note) : null);
+    const fact = (name, value, note) => h("div", { class: "fact" }, h("span", { class: "fact-name" }, name), h("span", { class: "fact-value" }, value), note ? h("span", { class: "fact-note", title: note }, note) : null);
     return [
       h("div", { class: "fact wide" }, h("span", { class: "fact-name" }, "Step"), h("span", { class: "fact-value" }, count(series.lastStep), h("span", { class: "muted" }, row.steps ? ` / ${count(row.steps)}` : "")), h("div", { class: `meter big ${row.state}`, role: "progressbar", "aria-label": "Steps done", "aria-valuenow": Math.round(share * 100), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: `width:${(share * 100).toFixed(1)}%` }))),
-      isRunning(row) ? fact("Time left", duration(left), left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
+      isRunning(row) ? fact("Time left", left ? duration(left) : "–", share === 1 ? "all steps done" : left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
       fact("Step time", duration(step), recent.length ? `median of ${recent.length} ${recent.length === 1 ? "step" : "steps"}` : "no step yet"),
       fact("Reward", number(series.last(REWARD)), series.lastStep ? `mean of step ${count(series.lastStep)}` : "no step yet"),
