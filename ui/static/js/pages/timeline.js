@@ -32,7 +32,7 @@ class Timeline {
     this.gantt = new Gantt();
     this.legend = h("div", { class: "gantt-legend" });
     this.table = h("section", { class: "card pad" });
-    this.note = h("p", { class: "muted small" });
+    this.note = h("p", { class: "muted small" }, "Loading the spans …");
   }
 
   async start() {
