@@ -42,6 +42,7 @@ NAMESPACE = f"telescope-{RUN}"
 PROMPT = [(7 + 13 * i) % 32 for i in range(PROBE_PROMPT_TOKENS)]
 TEMPERATURE = 0.7
 SLOTS = 6
+LONG = 340  # tokens of a completion that a push shall meet: some tenths of a second
 
 
 class Holder:
@@ -85,6 +86,15 @@ class Rig:
         sampling = Sampling(n, max_tokens, TEMPERATURE, 1.0, **{"stop_token_ids": ()} | changes)
         return self.handle.generate.remote(f"call {time.monotonic_ns()}", PROMPT, sampling, 0).result(timeout_s=120)
 
+    def begin(self, key: str) -> Any:
+        """Long completions, of which the first tokens are there when this returns."""
+        response = self.handle.generate.remote(key, PROMPT, Sampling(4, LONG, TEMPERATURE, 1.0, ()), 0)
+        end = time.monotonic() + 60
+        while not self.handle.running.remote().result(timeout_s=10):
+            assert time.monotonic() < end, "the engine did not begin within 60 s"
+        time.sleep(0.1)
+        return response
+
     def disagreement(self) -> float:
         """Largest difference of log-probability between the engine's tokens and the model."""
         return max(self._difference(completion) for completion in self.draw())
@@ -103,8 +113,8 @@ def rig(ray_cluster, serve_url, tmp_path_factory) -> Iterator[Rig]:
     embedded.make_tokenizer().save_pretrained(folder)  # the model knows digits, spaces and signs of it
     config = tiny_config(
         max_prompt_tokens=160,
-        max_tokens=200,
-        seq_len=360,
+        max_tokens=LONG,
+        seq_len=LONG + 160,
         num_engines=1,
         engine={"max_num_seqs": SLOTS},
         weight_transfer="group",  # whose engines read buckets, too
@@ -159,12 +169,11 @@ def test_an_older_version_never_replaces_a_newer_one(rig):
 
 
 def test_generation_goes_on_across_a_push_and_each_token_says_its_version(rig):
-    response = rig.handle.generate.remote("across", PROMPT, Sampling(4, 200, TEMPERATURE, 1.0, ()), 0)
-    time.sleep(0.3)
+    response = rig.begin("across")
     rig.change_weights()
     rig.publish(50)
     for completion in response.result(timeout_s=120):
-        assert len(completion.token_ids) == len(completion.logprobs) == len(completion.versions) == 200
+        assert len(completion.token_ids) == len(completion.logprobs) == len(completion.versions) == LONG
         assert sorted(completion.versions) == list(completion.versions)
         assert set(completion.versions) == {40, 50}
 
@@ -194,8 +203,7 @@ def test_pushes_over_the_process_group_arrive_whole_while_completions_go_on(rig)
         assert 0 < end_s - start_s < 60
         assert rig.disagreement() <= 1e-5
         assert set(rig.draw()[0].versions) == {version}
-    response = rig.handle.generate.remote("group", PROMPT, Sampling(4, 200, TEMPERATURE, 1.0, ()), 0)
-    time.sleep(0.1)
+    response = rig.begin("group")
     group.send(74)
     assert {v for completion in response.result(timeout_s=120) for v in completion.versions} == {73, 74}
     kept = dict(group.source.kept)
@@ -204,10 +212,8 @@ def test_pushes_over_the_process_group_arrive_whole_while_completions_go_on(rig)
 
 def test_an_aborted_call_returns_its_tokens_and_its_slots_are_free_within_a_second(rig):
     """As many requests come out as went in, and those that were not meant are not touched."""
-    sampling = Sampling(4, 200, TEMPERATURE, 1.0, ())
-    old = rig.handle.generate.remote("old", PROMPT, sampling, 0)
-    time.sleep(0.2)
-    new = rig.handle.generate.remote("new", PROMPT, sampling, 0)
+    old = rig.begin("old")
+    new = rig.handle.generate.remote("new", PROMPT, Sampling(4, LONG, TEMPERATURE, 1.0, ()), 0)
     start = time.monotonic()
     assert rig.handle.broadcast("abort", ["old", "unknown"]).results(timeout_s=60) == [1]
     aborted = old.result(timeout_s=10)
@@ -220,7 +226,7 @@ def test_an_aborted_call_returns_its_tokens_and_its_slots_are_free_within_a_seco
 
 
 def test_a_request_that_is_aborted_while_it_waits_returns_without_tokens(rig):
-    sampling = Sampling(SLOTS, 200, TEMPERATURE, 1.0, ())
+    sampling = Sampling(SLOTS, LONG, TEMPERATURE, 1.0, ())
     first = rig.handle.generate.remote("first", PROMPT, sampling, 0)
     waiting = rig.handle.generate.remote("waiting", PROMPT, sampling, 0)
     time.sleep(0.1)
