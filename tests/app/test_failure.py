@@ -7,6 +7,7 @@ import traceback
 import pytest
 
 from app.failure import reason_of, reason_of_job, shortage
+from tests.own_ray import own_ray
 
 DIED = """Training failed due to worker errors:
 [Rank 1 Error Snippet]:
@@ -179,19 +180,8 @@ def test_what_ray_ended_for_want_of_memory_is_named_with_what_it_had(monkeypatch
 
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.01")  # more is in use anywhere
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "200")
-    ray.init(
-        address="local",  # whatever Ray the machine runs
-        num_cpus=1,
-        include_dashboard=False,
-        object_store_memory=100_000_000,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    try:
-        with pytest.raises(ray.exceptions.RayError) as failure:
-            ray.get(Eater.remote().eat.remote(), timeout=60)
-    finally:
-        ray.shutdown()
+    with own_ray(), pytest.raises(ray.exceptions.RayError) as failure:
+        ray.get(Eater.remote().eat.remote(), timeout=60)
     assert re.fullmatch(
         r"Eater(\.eat)? \(pid \d+, [\d.]+GB\) was ended by Ray, because its machine had [\d.]+GB of [\d.]+GB in use; "
         r"the machine is out of memory: lower engine.kv_cache_mb, num_engines, num_workers or seq_len, or .*",

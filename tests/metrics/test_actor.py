@@ -13,6 +13,7 @@ from metrics import actor, read
 from metrics.recompute import recompute
 from metrics.schema import samples_table, spans_table
 from tests.metrics.builders import RANGES, group
+from tests.own_ray import own_ray
 
 pytestmark = pytest.mark.stack
 TIMEOUT_S = 60
@@ -20,18 +21,8 @@ TIMEOUT_S = 60
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    import ray
-
-    ray.init(
-        address="local",  # whatever Ray the machine runs
-        num_cpus=1,
-        include_dashboard=False,
-        object_store_memory=100_000_000,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    yield ray
-    ray.shutdown()
+    with own_ray() as ray:
+        yield ray
 
 
 def started(run_dir: Path, **given: Any) -> Any:
