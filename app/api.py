@@ -40,6 +40,15 @@ class Start(BaseModel):
     """`key=value` with dotted keys, as on the command line."""
 
 
+class Resume(BaseModel):
+    """What a run goes on with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    overrides: list[str] = Field(default=[], max_length=200, examples=[["num_workers=2", "seq_len=1024"]])
+    """`key=value` of what it runs on; all else stays as it was."""
+
+
 class Samples(BaseModel):
     """Which rollouts, and which page of them."""
 
@@ -168,11 +177,11 @@ def controlling(api: APIRouter, jobs: Jobs) -> None:
             run.stop()
             return _view(run)
 
-    @api.post("/runs/{run_id}/resume")
-    def resume(run: KnownRun) -> RunView:
+    @api.post("/runs/{run_id}/resume", dependencies=[Depends(_readable_if_any)])
+    def resume(run: KnownRun, wanted: Resume | None = None) -> RunView:
         """Go on with a run that was stopped or failed, from its last checkpoint."""
         with _as_http():
-            return _view(jobs.resume(run))
+            return _view(jobs.resume(run, wanted.overrides if wanted else ()))
 
 
 def _finder(jobs: Jobs) -> Callable[[str], Run]:
@@ -237,7 +246,12 @@ async def _readable_body(request: Request) -> None:
     try:
         json.dumps(json.loads(body, object_pairs_hook=check), ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise HTTPException(422, f"the body is not JSON: {error}; send an object with 'config'") from error
+        raise HTTPException(422, f"the body is not JSON: {error}; /api/docs says what is wanted") from error
+
+
+async def _readable_if_any(request: Request) -> None:
+    if await request.body():
+        await _readable_body(request)
 
 
 def strict(value: Any) -> Response:

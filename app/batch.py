@@ -6,20 +6,19 @@ Every sample that arrives leaves in exactly one bin. Pure: no Ray, no torch.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from app.advantage import advantages, tied, usable
 from app.config import Config
 from app.conversation import NO_VERSION
 from app.filters import RAW_REWARD, overlong_penalty, reason
-from app.packing import minibatches, pack, padding_share, rows, share
+from app.packing import minibatches, pack, pads, rows, share
 from metrics.schema import SAMPLES, samples_table
 
 GROUP_RELATIVE_MINIMUM = 2
-PADDING_LIMIT = 0.1  # up to this share of padding, padded rows are preferred to packed sequences
 
 # One rank's share of a step, flat: `update_packs` cuts the packs into optimiser updates, `pack_sequences` the sequences
 # into packs, `sequence_tokens` the tokens into sequences. Prompt and completion ids follow each other in `token_ids`;
@@ -66,6 +65,7 @@ class BatchBuilder:
     step: int
     ranks: int
     vocab_size: int | None = None  # for the gibberish filter only
+    hidden_size: int | None = None  # of a policy whose attention does not skip what is masked
     kept: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)  # with the version of its ticket
     discarded: list[list[dict[str, Any]]] = field(default_factory=list)
     returned: int = 0  # groups of the step that fresh ones replace
@@ -170,7 +170,7 @@ class BatchBuilder:
             return "max_async", f"{sample['off_policy_steps']} steps off-policy"
         if not usable(sample["reward"]):
             return "error", f"reward {sample['reward']} cannot be averaged"
-        if not sample["token_ids"]:
+        if len(sample["token_ids"]) == 0:
             return "filtered", "no token was sampled"
         why = self._filter_reason(sample)
         return ("trained", None) if why is None else ("filtered", why)
@@ -179,8 +179,7 @@ class BatchBuilder:
         if not self.config.filters.judge:
             return None
         own = sampled(sample)
-        tokens = list(compress(sample["token_ids"], own))
-        logprobs = list(compress(sample["rollout_logprobs"], own))
+        tokens, logprobs = (np.asarray(sample[name])[own].tolist() for name in ("token_ids", "rollout_logprobs"))
         return reason(self.config.filters, sample["finish"] == "length", tokens, logprobs, self.vocab_size)
 
     def _penalise(self, sample: dict[str, Any]) -> None:
@@ -189,25 +188,23 @@ class BatchBuilder:
         if rule is None or not usable(sample["reward"]):
             return
         sample["sample_metrics"] = dict(sample["sample_metrics"] or {}) | {RAW_REWARD: sample["reward"]}
-        sample["reward"] += overlong_penalty(sum(sampled(sample)), rule.max, rule.buffer, rule.factor)
+        sample["reward"] += overlong_penalty(int(sampled(sample).sum()), rule.max, rule.buffer, rule.factor)
 
     def _age(self, sample: dict[str, Any]) -> int | None:
         """Off-policy steps: the version being trained minus the oldest of the tokens that the policy sampled."""
-        versions = set(sample["versions"]) - {NO_VERSION}
-        return self.step - 1 - min(versions) if versions else None
+        versions = np.asarray(sample["versions"], np.int64)
+        own = versions[versions != NO_VERSION]
+        return self.step - 1 - int(own.min()) if own.size else None
 
     def shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
         """Each rank's share of the trained samples, as rows of `SHARE`; everything: all that the step used up."""
         groups = sorted({s["group_id"] for s in everything})
-        padded = self._pads([_length(s) for s in trained])
+        lengths = [_length(s) for s in trained]
+        padded = not self.config.packing or pads(lengths, self.config.seq_len, self.hidden_size)
         common = {"step": self.step, "padded": padded, "groups": groups, "samples_message": self.step}
         parts = minibatches(len(trained), self.config.minibatches, f"{self.config.seed}/{self.step}")
         updates = [self._packed([trained[i] for i in part], padded) for part in parts]
         return [common | _flat([update[rank] for update in updates]) for rank in range(self.ranks)]
-
-    def _pads(self, lengths: list[int]) -> bool:
-        """Whether the step's micro-batches are padded rows."""
-        return not self.config.packing or padding_share(rows(lengths, self.config.seq_len), lengths) <= PADDING_LIMIT
 
     def _packed(self, samples: list[dict], padded: bool) -> list[list[list[dict]]]:
         """rank → pack → samples of one optimiser update."""
@@ -236,25 +233,32 @@ def _flat(updates: list[list[list[dict[str, Any]]]]) -> dict[str, Any]:
         "sample_ids": [s["sample_id"] for s in sequences],
         "advantages": [s["advantage"] for s in sequences],
         "temperatures": [s["temperature"] for s in sequences],
-        "token_ids": [t for s in sequences for t in (*s["prompt_ids"], *s["token_ids"])],
-        "trained": [t for s in sequences for t in _per_token(s, False, sampled(s))],
-        "rollout_logprobs": [t for s in sequences for t in _per_token(s, 0.0, s["rollout_logprobs"])],
-        "versions": [t for s in sequences for t in _per_token(s, -1, s["versions"])],
+        "token_ids": _per_token(sequences, np.int32, [s["token_ids"] for s in sequences]),
+        "trained": _per_token(sequences, np.bool_, [sampled(s) for s in sequences], of_prompt=False),
+        "rollout_logprobs": _per_token(sequences, np.float32, [s["rollout_logprobs"] for s in sequences], of_prompt=0),
+        "versions": _per_token(sequences, np.int32, [s["versions"] for s in sequences], of_prompt=NO_VERSION),
     }
 
 
-def sampled(sample: dict[str, Any]) -> list[bool]:
+def sampled(sample: dict[str, Any]) -> np.ndarray:
     """Per token after the prompt: whether the policy sampled it. Made when the tokens were made."""
     mask = sample.get("sampled")
-    return [True] * len(sample["token_ids"]) if mask is None else mask
+    return np.ones(len(sample["token_ids"]), np.bool_) if mask is None else np.asarray(mask, np.bool_)
 
 
-def _per_token(sample: dict[str, Any], prompt_value: Any, completion_values: Sequence[Any]) -> list[Any]:
-    if len(completion_values) != len(sample["token_ids"]):
-        raise ValueError(
-            f"sample {sample['sample_id']}: {len(completion_values)} values for {len(sample['token_ids'])} tokens"
-        )
-    return [prompt_value] * len(sample["prompt_ids"]) + list(completion_values)
+def _per_token(
+    sequences: Sequence[dict[str, Any]], kind: type, values: Sequence[Any], of_prompt: Any = None
+) -> np.ndarray:
+    """One value a token, sequence after sequence: `of_prompt` for each of the prompt (None: its ids), then `values`."""
+    parts: list[Any] = [np.zeros(0, kind)]
+    for sequence, own in zip(sequences, values, strict=True):
+        if len(own) != len(sequence["token_ids"]):
+            raise ValueError(
+                f"sample {sequence['sample_id']}: {len(own)} values for {len(sequence['token_ids'])} tokens"
+            )
+        prompt = sequence["prompt_ids"]
+        parts += [prompt if of_prompt is None else np.full(len(prompt), of_prompt), own]
+    return np.concatenate(parts, dtype=kind, casting="unsafe")
 
 
 def _rows(samples: list[dict[str, Any]], step: int) -> pa.Table:
@@ -276,9 +280,9 @@ def metrics_row(sample: dict[str, Any], step: int) -> dict[str, Any]:
         "step": step,
         "prompt": sample["prompt_text"],
         "prompt_tokens": len(sample["prompt_ids"]),
-        "completion_tokens": sum(mask),
+        "completion_tokens": int(mask.sum()),
         "total_tokens": len(sample["prompt_ids"]) + len(mask),
         "stop_reason": sample["finish"],
         "turn_times_s": _turn_times(sample.get("turns")),
-        "trained_mask": mask if sample.get("outcome") == "trained" else [False] * len(mask),
+        "trained_mask": mask if sample.get("outcome") == "trained" else np.zeros_like(mask),
     }

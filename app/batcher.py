@@ -7,6 +7,7 @@ import ray
 
 from app import admission
 from app.batch import SHARE, Batch, BatchBuilder
+from app.columns import dicts
 from app.config import Config
 from app.policy import vocabulary_size
 from app.run_context import RunContext, answer
@@ -36,7 +37,7 @@ class Batcher:
         shares: list[dict[str, Any]] = []
         version = batch["version"][0].as_py()
         awaited = self._admitted_since if self.config.stragglers == "wait" else None
-        for samples in _groups(batch["samples"][0].as_py()):
+        for samples in _groups(dicts(batch["samples"][0].values)):
             if given_back := self.builder.add(samples, version):
                 self.gate.give_back.remote(self.epoch, given_back)
             # After each group, not after each ticket: the next group belongs to the next step.
@@ -49,7 +50,8 @@ class Batcher:
         if not answer(self.gate.register_batcher.remote(self.epoch), GATE_TIMEOUT_S, "the admission actor"):
             raise RuntimeError("the batcher was restarted: the groups in its memory are lost, so the epoch ends")
         vocab_size = vocabulary_size(self.context.model) if self.config.filters.gibberish else None
-        self.builder = BatchBuilder(self.config, done + 1, self.config.num_workers, vocab_size)
+        ranks, hidden_size = self.config.num_workers, self.context.hidden_size
+        self.builder = BatchBuilder(self.config, done + 1, ranks, vocab_size, hidden_size)
 
     def _admitted_since(self, version: int) -> list[int]:
         return answer(self.gate.admitted_since.remote(version), GATE_TIMEOUT_S, "the admission actor")

@@ -1,5 +1,9 @@
 """The columns of what travels through the stream: groups become samples, and samples scored ones."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
 from metrics.schema import TURN
@@ -48,3 +52,35 @@ SCORED = pa.struct(
         ("reward_end_s", pa.float64()),
     ]
 )
+PER_TOKEN = ("prompt_ids", "token_ids", "sampled", "rollout_logprobs", "versions")
+
+
+def dicts(samples: pa.StructArray, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Samples as dicts of these columns (of all). What they have for each token is an array: a list of as many numbers
+    takes many times as long."""
+    fields = {name: samples.field(name) for name in columns or [field.name for field in samples.type]}
+    found = pa.table({name: values for name, values in fields.items() if name not in PER_TOKEN}).to_pylist()
+    for name in PER_TOKEN:
+        if name in fields:
+            for row, values in zip(found, _arrays(fields[name]), strict=True):
+                row[name] = values
+    return found
+
+
+def _arrays(lists: pa.ListArray) -> list[np.ndarray | None]:
+    """Copies: what waits for its batch must not hold the block that it came in."""
+    values = lists.values.to_numpy(zero_copy_only=False)
+    bounds, there = lists.offsets.to_numpy(), lists.is_valid().to_pylist()
+    places = zip(bounds[:-1], bounds[1:], there, strict=True)
+    return [values[start:end].copy() if ok else None for start, end, ok in places]
+
+
+def replaced(samples: pa.StructArray, kind: pa.StructType, rows: list[dict[str, Any]], columns: list[str]) -> pa.Array:
+    """The samples as `kind`, with these columns made of the rows; a row without one has null there."""
+    arrays = [
+        pa.array([row.get(field.name) for row in rows], field.type)
+        if field.name in columns
+        else samples.field(field.name)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind))

@@ -19,7 +19,7 @@ from app.config_entries import (
     choices_of_this_machine,
     evals_of_environments,
 )
-from app.config_errors import ConfigError, Problem, Problems, explain
+from app.config_errors import ConfigError, Problem, Problems, explain, shown
 from app.config_section import Count, CountOrZero, Fraction, NotNegative, Positive, Section
 from app.filters import FiltersConfig
 
@@ -37,6 +37,7 @@ __all__ = [
     "from_dict",
     "load",
     "refuse_files",
+    "resumed",
 ]
 
 Algorithm = Literal["grpo", "rloo", "reinforce_pp", "dr_grpo", "cispo", "gspo", "sapo"]
@@ -76,6 +77,24 @@ BACKEND_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.AS
 
 # From the papers. GSPO's ratio is a mean over a sequence, so 100 times closer to 1; CISPO has no lower bound.
 CLIP_DEFAULTS = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+# What a resumed run may change: where and how it computes, not what is learnt from what.
+RESUMABLE = (
+    "num_workers",
+    "cpus_per_worker",
+    "gpus_per_worker",
+    "use_gpu",
+    "trainer_threads",
+    "num_engines",
+    "engine",
+    "seq_len",
+    "gradient_checkpointing",
+    "weight_transfer",
+    "checkpoint_every",
+    "keep_last",
+    "keep_every",
+    "stall_timeout_s",
+    "priority",
+)
 NORM_DEFAULTS = {"reinforce_pp": "batch", "rloo": "none", "dr_grpo": "none"}
 
 
@@ -376,6 +395,22 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file and apply `key=value` overrides; raises ConfigError, which lists every problem."""
     document = config_text.read(Path(path))
     return _validated(document, overrides, source=str(path))
+
+
+def resumed(path: str | Path, overrides: Sequence[str]) -> Config:
+    """The config of a run that goes on with these changes; raises ConfigError for what would make it another run."""
+    if isinstance(overrides, str):
+        raise TypeError(f"overrides: got the text {shown(overrides)}, wanted a list of such texts")
+    before, after = load(path).model_dump(), load(path, overrides)
+    problems = [
+        Problem(key, f"is {shown(before[key])}, got {shown(value)}, and cannot change in a resumed run")
+        for key, value in after.model_dump().items()
+        if key not in RESUMABLE and value != before[key]
+    ]
+    if problems:
+        remedy = f"start a new run, or change only {', '.join(RESUMABLE)}"
+        raise ConfigError(str(path), [*problems, Problem("", remedy)])
+    return after
 
 
 def from_dict(data: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "config") -> Config:

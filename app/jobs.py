@@ -101,18 +101,24 @@ class Jobs:
     def get(self, run_id: str) -> "Run":
         return Run(self, run_dir.open_run(self.folder, run_id))
 
-    def resume(self, run: "Run | str", resources: Mapping[str, float] | None = None) -> "Run":
-        """Go on with a run that was stopped or failed, in its own directory, from its last checkpoint."""
+    def resume(
+        self, run: "Run | str", overrides: Sequence[str] = (), *, resources: Mapping[str, float] | None = None
+    ) -> "Run":
+        """Go on with a run that was stopped or failed, in its own directory, from its last checkpoint.
+
+        `overrides` change what it runs on, as `num_workers=2` or `seq_len=1024` (`app.config.RESUMABLE`).
+        """
         run = self.get(run) if isinstance(run, str) else run
         _check_ended(run.id, run.status())
-        run._check_resumable()
+        config = configs.resumed(run.directory.config_path, overrides)
+        run.directory.check_resumable(config)
         run.directory.check_writable()
         client = self.client()
         with run._settling():
             _check_ended(run.id, run.directory.state)  # else another resume was first: cleaning would hit its attempt
             run._await_log()  # the next attempt is another job
             run._clean(client)
-            run.directory.reopen()
+            run.directory.reopen(configs.dump(config) if overrides else None)
         run._launch(client, resume=True, resources=resources)
         return run
 
@@ -223,15 +229,6 @@ class Run:
         from metrics import read
 
         return read.samples(self.directory.path, **conditions)
-
-    def _check_resumable(self) -> None:
-        """A run that never meant to write a checkpoint would begin anew, and its numbers would be out of sight."""
-        self.directory.check_unfinished()
-        checkpoints = any(self.directory.checkpoints.glob("step_*/place.json"))
-        if not checkpoints and configs.load(self.directory.config_path).checkpoint_every == 0:
-            raise RunError(
-                f"run {self.id!r} has no checkpoint to go on from (checkpoint_every is 0); start it again instead"
-            )
 
     def _launch(self, client: Any, *, resume: bool, resources: Mapping[str, float] | None) -> None:
         job_id = f"{self.id}-{self.record()['attempt']}"

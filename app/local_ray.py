@@ -27,9 +27,10 @@ ENVIRONMENT = {
     # Polling costs CPU all the time: at 0.1 s these two took a seventh of a core. What they delay is seen as late.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
-    # Nobody takes this machine away with notice, and nobody scrapes it: an actor and a thread less.
+    # Nobody takes this machine away with notice, and nobody scrapes it.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
     "RAY_DEDUP_LOGS": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }

@@ -39,10 +39,20 @@ def rows(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
     return packs
 
 
-def padding_share(packs: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
-    """Padding tokens of padded rows, as a share of all their tokens."""
-    padded = sum(len(pack) * max(lengths[i] for i in pack) for pack in packs)
-    return 1 - sum(lengths[i] for pack in packs for i in pack) / padded if padded else 0.0
+def pads(lengths: Sequence[int], seq_len: int, hidden_size: int | None) -> bool:
+    """Whether padded rows cost no more arithmetic than packed sequences: padding against wider attention.
+
+    A position costs 24 h² operations in a layer's matrices and 4 w h in its attention to a row of w positions (h: the
+    layers' width; Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters"). Without h,
+    attention is not counted: with flash attention a packed sample attends to itself alone.
+    """
+    padded = [lengths[one[0]] for one in rows(lengths, seq_len) for _ in one]
+    packed = [sum(lengths[i] for i in one) for one in pack(lengths, seq_len)]
+
+    def cost(widths: Sequence[int]) -> float:
+        return sum(w + (w * w / (6 * hidden_size) if hidden_size else 0) for w in widths)
+
+    return cost(padded) <= cost(packed)
 
 
 def share(packs: Sequence[Sequence[int]], lengths: Sequence[int], world: int) -> list[list[list[int]]]:

@@ -25,6 +25,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypedDict, cast
 
+from app.sealed import whole
+
 if TYPE_CHECKING:
     from app.config import Config
 
@@ -203,12 +205,27 @@ class RunDir:
                 "for longer, duplicate it: submit its configuration again with more steps"
             )
 
-    def reopen(self) -> int:
-        """Make an ended run pending again and return the number of its new attempt."""
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to go on from."""
+        return bool(whole(self.checkpoints))
+
+    def check_resumable(self, config: "Config") -> None:
+        """Raises RunError where a new attempt with this config has nothing to do, or would begin anew and never write
+        a checkpoint: the numbers of the attempt before would be out of sight for nothing."""
+        self.check_unfinished()
+        if config.checkpoint_every == 0 and not self.has_checkpoint():
+            raise RunError(
+                f"run {self.id!r} has no checkpoint to go on from (checkpoint_every is 0); start it again instead"
+            )
+
+    def reopen(self, config_yaml: str | None = None) -> int:
+        """Make an ended run pending again, with a changed config where one is given; the number of its new attempt."""
         with self._record_locked():
             record = self.record()
             if record["state"] not in FINAL:
                 raise RunError(f"run {self.id!r} is {record['state']}; only an ended run can be resumed")
+            if config_yaml is not None:
+                write_atomically(self.config_path, config_yaml)
             attempt = record["attempt"] + 1
             fresh = {"state": "pending", "reason": None, "ended_at": None, "job_id": None, "pid": None}
             self._replace({**record, **fresh, "stop_requested": False, "attempt": attempt})

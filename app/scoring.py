@@ -6,13 +6,18 @@ from typing import Any
 import pyarrow as pa
 
 from app.clock import Clock
-from app.columns import SCORED
+from app.columns import SCORED, dicts, replaced
 from app.config import EntryConfig, EnvironmentConfig
 from app.run_context import RunContext
 from app.weights import store
+from environments.batch import REWARD_COLUMNS
 from environments.pool import EnvironmentPool
 
 OWN_CLOCK = Clock()
+OF_REWARDS = ("prompt", "completion", "answer", "metadata", "state")
+"""What the environments' processes are given."""
+JUDGED = (*OF_REWARDS, "env", "finish", "error", "prefix_breaks")
+"""What scoring reads of a sample."""
 
 
 class Environments:
@@ -23,10 +28,12 @@ class Environments:
         self.clock = Clock(store(context.namespace))
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        samples = batch["samples"][0].as_py()
+        samples = batch["samples"][0].values
         self.clock.refresh()
-        scored = score(samples, self.workers, self.clock)
-        return batch.set_column(batch.column_names.index("samples"), "samples", pa.array([scored], pa.list_(SCORED)))
+        rows = score(dicts(samples, JUDGED), self.workers, self.clock)
+        scored = replaced(samples, SCORED, rows, REWARD_COLUMNS.names)
+        column = pa.ListArray.from_arrays(pa.array([0, len(scored)], pa.int32()), scored)
+        return batch.set_column(batch.column_names.index("samples"), "samples", column)
 
 
 def reward_workers(environments: Sequence[EntryConfig], eos_token: str) -> dict[str, EnvironmentPool]:
@@ -47,10 +54,9 @@ def score(
         mine = [s for s in samples if s["env"] == label and s["error"] is None and s["finish"] != "abort"]
         if not mine:
             continue
-        columns = ("prompt", "completion", "answer", "metadata", "state")
-        table = pa.table({name: pa.array([s[name] for s in mine], pa.string()) for name in columns})
+        table = pa.table({name: pa.array([s[name] for s in mine], pa.string()) for name in OF_REWARDS})
         for sample, result in zip(mine, worker.score(table).to_pylist(), strict=True):
-            sample.update({k: v for k, v in result.items() if k not in columns})
+            sample.update({k: v for k, v in result.items() if k not in OF_REWARDS})
             sample["sample_metrics"] = _own_metrics(sample)
             for name in ("reward_start_s", "reward_end_s"):
                 sample[name] = clock.of(sample[name])

@@ -1,13 +1,14 @@
 """The job: one training run from its config to its end.
 
     python -m app.train CONFIG [key=value …]
-    python -m app.train --run-dir DIRECTORY [--resume]
+    python -m app.train --run-dir DIRECTORY [--resume [key=value …]]
 
 Runs on the Ray cluster it is submitted to (`ray job submit … -- python -m app.train …`), or on a local one of its own.
 Exit status: 0 finished, 1 failed, 2 refused before it began, 130 stopped.
 """
 
 import argparse
+import importlib.util
 import logging
 import os
 import shutil
@@ -29,7 +30,7 @@ from ray import serve
 from ray.serve import exceptions as serve_exceptions
 
 from app import config as configuration
-from app import preflight, turn
+from app import policy, preflight, turn
 from app.admission import GATE_NAME, Admission
 from app.advantage import formula
 from app.config import Config, ConfigError
@@ -124,7 +125,9 @@ def run(config: Config, run_dir: RunDir) -> None:
     signal.signal(signal.SIGTERM, _stop)  # again: Ray's own handler would leave without taking anything down
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
     preflight.check_engine(config, model, use_gpu, node_memory())
-    context = RunContext(run_dir.id, run_dir.path, run_dir.record()["attempt"], str(model), eos_token)
+    attempt = run_dir.record()["attempt"]
+    width = dense_width(config, model, use_gpu)
+    context = RunContext(run_dir.id, run_dir.path, attempt, str(model), eos_token, width)
     actors: dict[str, Any] = {}  # kept in hand: an actor without a handle is ended
     state = "failed"
     try:
@@ -143,6 +146,12 @@ def run(config: Config, run_dir: RunDir) -> None:
         raise
     finally:
         _take_down(context, actors, state)
+
+
+def dense_width(config: Config, model: Path | str, use_gpu: bool) -> int | None:
+    """Width of the trainer's layers; None where `app.fsdp.attention` takes one that skips what is masked."""
+    takes_flash = use_gpu and dtype_name(config, use_gpu) != "float32"
+    return None if takes_flash and importlib.util.find_spec("flash_attn") else policy.hidden_size(model)
 
 
 def _keep_tokenizer(model: Path, run_dir: RunDir) -> None:
@@ -235,31 +244,39 @@ def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:
         return create_for(config), config
     run_dir = RunDir(Path(options.run_dir))
     if run_dir.state != "pending":
-        _reopen(run_dir, options.resume)
+        _reopen(run_dir, options.resume, options.overrides)
+    elif options.overrides:
+        raise RunError(f"run {run_dir.id!r} has not begun, and only what is resumed can be changed; start a new run")
     return run_dir, configuration.load(run_dir.config_path)
 
 
-def _reopen(run_dir: RunDir, resume: bool) -> None:
+def _reopen(run_dir: RunDir, resume: bool, overrides: list[str]) -> None:
     """Makes a run that has begun pending again. Without a new attempt its messages would be taken for repeated ones."""
     if not resume:
         raise RunError(f"run {run_dir.id!r} is {run_dir.state}; add --resume to go on from its newest checkpoint")
-    run_dir.check_unfinished()
+    config = configuration.resumed(run_dir.config_path, overrides)
+    run_dir.check_resumable(config)
     run_dir.check_writable()
     if run_dir.has_writer():
         raise RunError(f"run {run_dir.id!r} is being written by {run_dir.record()['pid']}; stop it first")
     run_dir.end("failed", "its driver ended without saying why")  # changes nothing where the end is known
-    run_dir.reopen()
+    run_dir.reopen(configuration.dump(config) if overrides else None)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m app.train", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("config", nargs="?", help="a YAML file")
-    parser.add_argument("overrides", nargs="*", help="key=value, dotted keys")
+    parser.add_argument("words", nargs="*", metavar="CONFIG or key=value", help="a YAML file, then overrides")
     parser.add_argument("--run-dir", help="train the run of this directory")
-    parser.add_argument("--resume", action="store_true", help="go on from its newest checkpoint")
+    parser.add_argument("--resume", action="store_true", help="go on from its newest checkpoint; key=value change it")
     options = parser.parse_intermixed_args(arguments)  # options may stand between the overrides
-    if (options.config is None) == (options.run_dir is None):
+    if options.resume and options.run_dir is None:
+        parser.error("--resume goes with --run-dir")
+    if not options.words and options.run_dir is None:
         parser.error("give either a config or --run-dir")
+    if options.words and options.run_dir is not None and not options.resume:
+        parser.error("--run-dir takes overrides with --resume only")
+    options.config = None if options.run_dir is not None else options.words[0]
+    options.overrides = options.words[0 if options.config is None else 1 :]
     return options
 
 

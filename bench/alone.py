@@ -17,7 +17,7 @@ from typing import Any
 from app import config as configuration
 from app.batch import SHARE, BatchBuilder
 from app.config import Config
-from app.policy import prepare
+from app.policy import hidden_size, prepare
 from app.trainer_data import TrainerData, read_share
 from bench.family import Family
 from metrics import read
@@ -88,10 +88,11 @@ def torch_work(config: Config, model: str) -> Callable[[Rows], None]:
 
     torch.set_num_threads(config.trainer_threads)
     policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa").train()
+    width = hidden_size(model)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
 
     def work(rows: Rows) -> None:
-        packs = packed(rows, config).packs
+        packs = packed(rows, config, width).packs
         count = sum(pack.targets.numel() for pack in packs)
         for pack in packs:
             logits = logits_at(policy, pack.token_ids, pack.position_ids, pack.sources)
@@ -104,11 +105,11 @@ def torch_work(config: Config, model: str) -> Callable[[Rows], None]:
     return work
 
 
-def packed(rows: Rows, config: Config) -> TrainerData:
+def packed(rows: Rows, config: Config, width: int | None) -> TrainerData:
     """The step's micro-batches, as the run cut them."""
     import pyarrow as pa
 
-    builder = BatchBuilder(config, rows[0]["step"], ranks=1)
+    builder = BatchBuilder(config, rows[0]["step"], ranks=1, hidden_size=width)
     trained = [row | {"temperature": config.temperature_of(row["env"])} for row in rows]
     (share,) = builder.shares(trained, trained)
     return read_share(pa.Table.from_pylist([share], schema=SHARE))

@@ -4,7 +4,8 @@
 
 (a) vLLM alone on the step's requests, (b) a plain model's forward, backward and optimiser on its tokens, (c) the whole
 system; what a push of the weights moves a second, beside a copy in memory. The load: 16 prompts × 8 completions of up
-to 64 tokens, the embedded 3M model in float32, one trainer process with one thread, sampling and training in turn.
+to 64 tokens, all in one ticket; the embedded 3M model in float32, one trainer process with one thread, sampling and
+training in turn.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,11 @@ CONFIG: dict[str, Any] = {
     "environments": [{"name": "bench.digits:Digits"}],
     "prompts_per_step": 16,
     "group_size": 8,
-    "groups_per_ticket": 4,
+    "groups_per_ticket": 16,
     "max_prompt_tokens": 24,
     "max_tokens": 64,
     "seq_len": 2048,
-    "learning_rate": 3e-4,
+    "learning_rate": 1e-7,  # a policy that learns ends earlier or later: no two runs would have the same load
     "max_async_rollout": 0,
     "discard_group_zero_advantage": False,
 }
@@ -94,6 +95,11 @@ def whole(readings: list[Reading]) -> Cost:
     return Cost((last.cpu_s - first.cpu_s) / steps, (last.wall_s - first.wall_s) / steps)
 
 
+def tokens(run: Run) -> float:
+    """Sampled tokens a step, over the steps after the warm-up."""
+    return fmean(run.metrics(keys=["tokens/generated"], since=WARM_UP_STEPS)["columns"]["tokens/generated"])
+
+
 def alone(part: str, run: Run) -> Cost:
     """(a) or (b): a half of the steps after the warm-up, in a process of its own."""
     command = [sys.executable, "-m", "bench.alone", part, str(run.directory.path), "--first", str(WARM_UP_STEPS + 1)]
@@ -123,7 +129,8 @@ def report(readings: list[Reading], run: Run) -> str:
     costs = {"a": alone("engine", run), "b": alone("torch", run), "c": whole(readings)}
     words = {"a": "vLLM alone", "b": "plain torch", "c": "whole system"}
     lines = [
-        f"steps {WARM_UP_STEPS + 1} to {readings[-1].step}, load {os.getloadavg()[0]:.1f}; CPU s and wall s a step"
+        f"steps {WARM_UP_STEPS + 1} to {readings[-1].step}, {tokens(run):,.0f} sampled tokens each, "
+        f"load {os.getloadavg()[0]:.1f}; CPU s and wall s a step"
     ]
     lines += [f"({key}) {words[key]:<14} {cost.cpu_s:7.2f} {cost.wall_s:7.2f}" for key, cost in costs.items()]
     a, b, c = costs.values()

@@ -1,4 +1,5 @@
-"""Our loop beside TRL's GRPOTrainer on the load of bench.loop, in turn: CPU and wall seconds a step, samples a second.
+"""Our loop beside TRL's GRPOTrainer on the load of bench.loop, in turn: CPU and wall seconds a step, samples a second,
+and the sampled tokens a step, which say whether both had the same load.
 
     python -m bench.trl [--rounds 2] [--steps 20] [key=value …]
 
@@ -20,12 +21,12 @@ from app.chat import render
 from app.config import Config, from_dict
 from app.policy import prepare, tokenizer
 from bench.family import Family
-from bench.loop import CONFIG, WARM_UP_STEPS, Cost, measure, whole
+from bench.loop import CONFIG, WARM_UP_STEPS, Cost, measure, tokens, whole
 from environments.loader import load
 
 
-def trl_steps(config: Config) -> list[tuple[float, float]]:
-    """(CPU seconds, monotonic seconds) at the end of each step of TRL, in this process."""
+def trl_steps(config: Config) -> list[tuple[float, float, int]]:
+    """(CPU seconds, monotonic seconds, sampled tokens so far) at the end of each step of TRL, in this process."""
     import torch
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -37,15 +38,18 @@ def trl_steps(config: Config) -> list[tuple[float, float]]:
     model = str(prepare(config.model, list(config.environments), config.seed))
     words = tokenizer(model)
     samples = {as_text(words, sample.prompt): sample for sample in environment.samples("train")}
-    family, readings = Family(), []
+    family, readings, lengths = Family(), [], []
 
-    def reward(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
+    def reward(
+        prompts: list[str], completions: list[str], completion_ids: list[list[int]], **columns: Any
+    ) -> list[float]:
+        lengths.extend(map(len, completion_ids))
         pairs = zip(prompts, completions, strict=True)
         return [environment.compute_reward(text, samples[prompt]).total_reward for prompt, text in pairs]
 
     class Clock(TrainerCallback):
         def on_step_end(self, *arguments: Any, **named: Any) -> None:
-            readings.append((family.cpu_s(), time.monotonic()))
+            readings.append((family.cpu_s(), time.monotonic(), sum(lengths)))
 
     arguments = GRPOConfig(
         output_dir=tempfile.mkdtemp(prefix="bench-trl-"),
@@ -83,25 +87,27 @@ def as_text(words: Any, prompt: str) -> str:
     raise ValueError(f"TRL cannot read the ids that our sampler makes of {prompt!r}: {ids}")
 
 
-def of_trl(overrides: list[str]) -> Cost:
+def of_trl(overrides: list[str]) -> tuple[Cost, float]:
+    """What a step costs, and its sampled tokens."""
     command = [sys.executable, "-m", "bench.trl", "--child", *overrides]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
     readings = json.loads(done.stdout.splitlines()[-1])
     first, last = readings[WARM_UP_STEPS - 1], readings[-1]
     steps = len(readings) - WARM_UP_STEPS
-    return Cost((last[0] - first[0]) / steps, (last[1] - first[1]) / steps)
+    cpu_s, wall_s, sampled = ((end - start) / steps for start, end in zip(first, last, strict=True))
+    return Cost(cpu_s, wall_s), sampled
 
 
 def report(overrides: list[str], rounds: int, config: Config) -> None:
     samples = config.prompts_per_step * config.group_size
     for number in range(1, rounds + 1):
-        readings, _ = measure(config.steps, overrides)
-        costs = {"ours": whole(readings), "TRL": of_trl([*overrides, f"steps={config.steps}"])}
-        for name, cost in costs.items():
+        readings, run = measure(config.steps, overrides)
+        found = {"ours": (whole(readings), tokens(run)), "TRL": of_trl([*overrides, f"steps={config.steps}"])}
+        for name, (cost, sampled) in found.items():
             print(
                 f"round {number}  {name:<5} CPU s a step {cost.cpu_s:7.2f}   wall s {cost.wall_s:7.2f}   "
-                f"samples/s {samples / cost.wall_s:7.1f}   load {os.getloadavg()[0]:.1f}",
+                f"samples/s {samples / cost.wall_s:7.1f}   tokens {sampled:6.0f}   load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
 

@@ -102,7 +102,7 @@ def routes(root: Path) -> APIRouter:
     return api
 
 
-async def _json(request: Request) -> dict[str, Any]:
+async def json_body(request: Request) -> dict[str, Any]:
     body = await request.body()
     if len(body) > MOST_BYTES:
         raise HTTPException(413, f"{len(body)} bytes sent; the limit is {MOST_BYTES}")
@@ -124,7 +124,7 @@ def _check_text(found: dict[str, Any]) -> None:
         raise HTTPException(400, f"a text holds half of a character ({error.object[error.start]!a})") from error
 
 
-Body = Annotated[dict[str, Any], Depends(_json)]
+Body = Annotated[dict[str, Any], Depends(json_body)]
 """Read before the route runs, which is in a thread of its own: waiting for the lock stops no other page."""
 
 

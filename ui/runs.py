@@ -4,16 +4,16 @@ import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 
-from app.jobs import FINAL
+from app.jobs import FINAL, RunDir
 from metrics import read
 from metrics.checks import CHECKS
 from ui import configs, records
 from ui.history import changed_at
-from ui.kept import Kept, said_about
+from ui.kept import Kept, json_body, said_about
 from ui.names import FARTHEST, is_plain, is_plain_file, run_dir, run_dirs
 from ui.replies import reply, tagged
 
@@ -67,9 +67,19 @@ class Listing:
     def _row(self, directory: Path) -> dict[str, Any]:
         try:
             stamp = (file_stamp(directory / "run.json"), changed_at(directory))
-            return self._rows.get(directory, stamp, lambda: records.typed(read.run(self.root, directory.name)))
+            return self._rows.get(directory, stamp, lambda: self._typed(directory))
         except OSError as error:
             return records.unreadable(directory.name, error)
+
+    def _typed(self, directory: Path) -> dict[str, Any]:
+        return records.typed(read.run(self.root, directory.name)) | {"resumable": self._resumable(directory)}
+
+    def _resumable(self, directory: Path) -> bool:
+        """Whether there is a checkpoint or there are to be some. Where that cannot be read, resuming says why."""
+        try:
+            return RunDir(directory).has_checkpoint() or self._config(directory).get("checkpoint_every") != 0
+        except (ValueError, OSError):
+            return True
 
     def _config(self, directory: Path) -> dict[str, Any]:
         file = directory / "config.yaml"
@@ -141,9 +151,18 @@ def _config_or_why(directory: Path) -> tuple[dict[str, Any], str]:
         return {}, f"{directory.name}: {error}"
 
 
+async def _changes(request: Request) -> list[str]:
+    """The `overrides` of a resume, where there is a body."""
+    found = await json_body(request) if await request.body() else {}
+    overrides = found.pop("overrides", [])
+    if found or not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
+        raise HTTPException(400, 'got another body, wanted {"overrides": ["key=value", …]}')
+    return overrides
+
+
 def controlling(api: APIRouter, root: Path, jobs: Any) -> None:
     @api.post("/runs/{run_id}/{action}")
-    def control(run_id: str, action: str) -> Response:
+    def control(run_id: str, action: str, changes: Annotated[list[str], Depends(_changes)]) -> Response:
         """`stop` and `resume`; the answer is the state as it is, not as it was asked for."""
         if action not in ("stop", "resume"):
             raise HTTPException(404, f"run {run_id!r}: 'stop' or 'resume', got {action[:40]!r}")
@@ -152,7 +171,10 @@ def controlling(api: APIRouter, root: Path, jobs: Any) -> None:
             raise HTTPException(409, NO_JOBS)
         try:
             handle = jobs.get(run_id)
-            handle = jobs.resume(handle) if action == "resume" else (handle.stop(), handle)[1]
+            if action == "resume":
+                handle = jobs.resume(handle, changes)
+            else:
+                handle.stop()
             return reply({"id": handle.id, "state": handle.status()})
         except (ValueError, RuntimeError, OSError) as error:
             raise HTTPException(409, str(error)) from error

@@ -5,6 +5,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app import api, run_dir
+from app.config import load
 from app.jobs import Jobs
 
 DRIVER = "tests.app.stand_in_driver"
@@ -90,9 +91,15 @@ def test_a_body_that_is_no_json_is_refused(offline, body):
     assert answer.json()["detail"].startswith("the body is not JSON: ")
 
 
-def test_a_body_larger_than_a_configuration_is_not_read(offline):
-    answer = offline.post("/api/runs", content=b'{"config": "' + b"a" * 65_536 + b'"}')
+@pytest.mark.parametrize("place", ["/api/runs", "/api/runs/any/resume"])
+def test_a_body_larger_than_a_configuration_is_not_read(offline, place):
+    answer = offline.post(place, content=b'{"config": "' + b"a" * 65_536 + b'"}')
     assert (answer.status_code, "at most 65,536" in answer.text) == (413, True)
+
+
+def test_half_a_character_in_a_change_is_refused(offline):
+    answer = offline.post("/api/runs/any/resume", content=b'{"overrides": ["\\ud800"]}')
+    assert (answer.status_code, answer.json()["detail"][:25]) == (422, "the body is not JSON: 'ut")
 
 
 def test_without_a_cluster_a_start_is_unavailable_and_reading_works(offline, tmp_path):
@@ -175,8 +182,12 @@ def test_a_run_over_http_from_start_to_resume(ray_cluster, tmp_path, configs):
     run_id = started.json()["id"]
     assert http.post(f"/api/runs/{run_id}/resume").status_code == 409
     assert http.post(f"/api/runs/{run_id}/stop").json()["state"] == "stopped"
-    resumed = http.post(f"/api/runs/{run_id}/resume").json()
+    refused = http.post(f"/api/runs/{run_id}/resume", json={"overrides": ["steps=9"]})
+    assert refused.status_code == 422
+    assert "is 3, got 9, and cannot change in a resumed run" in refused.json()["detail"]
+    resumed = http.post(f"/api/runs/{run_id}/resume", json={"overrides": ["num_workers=2"]}).json()
     assert resumed["attempt"] == 2
+    assert load(tmp_path / "runs" / run_id / "config.yaml").num_workers == 2
     Jobs(address=ray_cluster.dashboard_url, root=tmp_path / "runs").get(run_id).wait(60)
     assert http.get(f"/api/runs/{run_id}").json()["state"] == "finished"
     lines = http.get(f"/api/runs/{run_id}/logs", params={"tail": 1}).json()["lines"]

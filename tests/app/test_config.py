@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.config import Config, ConfigError, Section, check_name, dump, from_dict, load, refuse_files
+from app.config import RESUMABLE, Config, ConfigError, Section, check_name, dump, from_dict, load, refuse_files
 from app.config_text import MAX_DEPTH, parse, write
 
 # The same cases every time, and a busy machine is no failure.
@@ -643,3 +643,10 @@ def test_every_field_is_read_somewhere():
     words = {word for groups in re.findall(r"""\.get\("(\w+)"|\["(\w+)"\]|\.(\w+)""", text) for word in groups}
     fields = {name for section in sections() for name in section.model_fields}
     assert sorted(fields - words) == []
+
+
+def test_what_a_resumed_run_may_change_is_told():
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    paragraph = page.partition("**What may change at a resume.**")[2].partition("\n\n")[0]
+    told = {name.removesuffix(".…") for name in re.findall(r"`([a-z_]+(?:\.…)?)`", paragraph)}
+    assert told == set(RESUMABLE) <= set(Config.model_fields)

@@ -82,7 +82,7 @@ def test_a_truncated_completion_leaves_the_loss_and_its_groups_mean():
     assert [row["outcome"] for row in rows] == ["trained"] * 3 + ["filtered"]
     assert rows[3]["outcome_reason"] == f"overlong: cut after {rows[3]['completion_tokens']} tokens"
     assert rows[3]["advantage"] is None
-    assert rows[3]["trained_mask"] == [False] * rows[3]["completion_tokens"]
+    assert list(rows[3]["trained_mask"]) == [False] * rows[3]["completion_tokens"]
     assert sum(row["advantage"] for row in rows[:3]) == pytest.approx(0)
     assert 3 not in batch.shares[0]["sample_ids"]
 

@@ -11,10 +11,10 @@ import pytest
 from ray.job_submission import JobStatus
 
 from app import run_dir, train
-from app.config import ConfigError, from_dict
+from app.config import ConfigError, from_dict, load
 from app.jobs import Jobs, Run, StopFailed, _unended
 from app.ray_jobs import NoCluster
-from app.run_dir import RunError, RunNotFound
+from app.run_dir import RunDir, RunError, RunNotFound
 from metrics import read
 
 DRIVER = "tests.app.stand_in_driver"
@@ -161,9 +161,48 @@ def test_a_run_that_is_resumed_at_once_keeps_the_log_of_its_last_attempt(ended):
     assert (run.directory.path / "logs" / "job-1.log").read_text() == f"the last words of {cluster.job_id}"
 
 
+def test_a_run_goes_on_with_other_workers_and_smaller_micro_batches(ended):
+    run, cluster = ended
+    before = load(run.directory.config_path)
+    run.jobs.resume(run, ["num_workers=2", "engine.kv_cache_mb=64"])
+    after = load(run.directory.config_path)
+    assert (after.num_workers, after.engine.kv_cache_mb) == (2, 64)
+    assert after.model_copy(update={"num_workers": 1, "engine": before.engine}) == before
+    assert cluster.submitted[-1]["entrypoint"].endswith(f"{run.directory.path} --resume")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "learning_rate=1e-3",
+            r"learning_rate.*: is 1e-06, got 0.001, and cannot change in a resumed run\n  start a new run",
+        ),
+        ("seq_len=1", "seq_len"),
+        ("num_worker=2", "num_workers"),
+    ],
+)
+def test_a_change_that_is_refused_leaves_the_run_as_it_was(ended, change, said, capsys):
+    run, cluster = ended
+    before = (run.record(), run.directory.config_path.read_text())
+    with pytest.raises(ConfigError, match=said):
+        run.jobs.resume(run, [change])
+    assert train.main(["--run-dir", str(run.directory.path), "--resume", change]) == 2
+    assert re.search(said, capsys.readouterr().err)
+    assert (run.record(), run.directory.config_path.read_text()) == before
+    assert cluster.submitted == []
+
+
+def test_a_run_that_has_not_begun_is_not_changed(offline, capsys):
+    directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
+    assert train.main(["--run-dir", str(directory.path), "--resume", "num_workers=2"]) == 2
+    assert "has not begun, and only what is resumed can be changed" in capsys.readouterr().err
+
+
 def test_of_two_resumes_at_once_the_second_removes_nothing_of_the_first(ended, monkeypatch):
     run, cluster = ended
-    monkeypatch.setattr(Run, "_check_resumable", lambda run: run.directory.reopen())  # the other one is first
+    # The other one is first.
+    monkeypatch.setattr(RunDir, "check_resumable", lambda directory, config: directory.reopen())
     with pytest.raises(RunError, match="is pending; only an ended run can be resumed"):
         run.jobs.resume(run)
     assert cluster.submitted == []

@@ -144,13 +144,32 @@ def test_what_is_no_port_is_refused(port, config, capsys):
     ("program", "words"),
     [
         (launch, ["a.yaml", "seed=1", "--port", "18000", "steps=20"]),
-        (train, ["a.yaml", "seed=1", "--resume", "steps=20"]),
+        (train, ["a.yaml", "seed=1", "steps=20"]),
         (evaluate, ["model", "a.yaml", "seed=1", "--out", "rows.parquet", "steps=20"]),
     ],
 )
 def test_options_may_stand_between_the_overrides(program, words):
     options = program._options(words)
     assert (options.config, options.overrides) == ("a.yaml", ["seed=1", "steps=20"])
+
+
+def test_with_a_run_all_words_are_changes():
+    options = train._options(["--run-dir", "a=b", "seq_len=9", "--resume", "num_workers=2"])
+    assert (options.run_dir, options.config, options.overrides) == ("a=b", None, ["seq_len=9", "num_workers=2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give either a config or --run-dir"),
+        (["a.yaml", "--resume"], "--resume goes with --run-dir"),
+        (["--run-dir", "a", "num_workers=2"], "--run-dir takes overrides with --resume only"),
+    ],
+)
+def test_words_that_say_nothing_clear_are_refused(words, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        train._options(words)
+    assert said in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_started(config, capsys):

@@ -31,7 +31,6 @@ torch.set_num_threads(1)
 NOW = [0.5, 0.25, 0.8]
 ENGINE = [0.5, 0.5, 0.4]
 ALGORITHMS = sorted(LOSSES)
-AGGREGATIONS = ["token_mean", "sequence_mean", "token_sum_norm"]
 
 
 def config(**changes) -> Config:

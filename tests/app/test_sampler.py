@@ -157,9 +157,9 @@ def test_only_what_the_policy_sampled_is_trained(rig):
     assert row["rollout_logprobs"] == [-1.0] * 2 + [0.0] * 10 + [-2.0] * 4
     assert row["versions"] == [0] * 2 + [-1] * 10 + [1] * 4
     stored = metrics_row(row | {"outcome": "trained"}, 1)
-    assert stored["trained_mask"] == mask
+    assert stored["trained_mask"].tolist() == mask
     assert (stored["completion_tokens"], stored["total_tokens"], stored["prompt_tokens"]) == (6, 20, 4)
-    assert metrics_row(row | {"outcome": "zero_advantage"}, 1)["trained_mask"] == [False] * 16
+    assert metrics_row(row | {"outcome": "zero_advantage"}, 1)["trained_mask"].tolist() == [False] * 16
 
 
 def test_ids_that_would_be_written_otherwise_stay_as_they_were_sampled(rig):
@@ -382,7 +382,7 @@ def test_a_single_turn_group_is_one_call_and_needs_no_mask(rig):
     assert len(sampler.engines.asked) == 1
     assert sampler.engines.asked[0][2].seeds == (sample_seed(5, 7, 0), sample_seed(5, 7, 1))
     assert rows[0]["sampled"] is None
-    assert sampled(rows[0]) == [True] * 5
+    assert sampled(rows[0]).tolist() == [True] * 5
     assert (rows[0]["num_turns"], rows[0]["finish"], rows[0]["completion"]) == (1, "stop", "dcba")
 
 

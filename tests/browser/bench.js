@@ -36,7 +36,7 @@ async function longestTask(page, doing) {
   const events = [];
   session.on("Tracing.dataCollected", ({ value }) => events.push(...value));
   const complete = new Promise((resolve) => session.on("Tracing.tracingComplete", resolve));
-  await session.send("Tracing.start", { transferMode: "ReportEvents", traceConfig: { includedCategories: ["toplevel", "blink.user_timing"] } });
+  await session.send("Tracing.start", { transferMode: "ReportEvents", traceConfig: { includedCategories: ["toplevel", "blink.user_timing", "devtools.timeline"] } });
   await doing();
   await session.send("Tracing.end");
   await complete;
@@ -46,8 +46,17 @@ async function longestTask(page, doing) {
   if (!tasks.length) throw new Error("the trace holds no task of the main thread");
   const begun = Math.min(...events.filter((event) => event.name === OURS).map((event) => event.ts));
   const isOurs = (event) => !Number.isFinite(begun) || event.ts + event.dur > begun;
-  const longest = (some) => Math.max(0, ...some.map((event) => event.tdur)) / 1000;
-  return { longest_ms: longest(tasks.filter(isOurs)), start_ms: longest(tasks.filter((event) => !isOurs(event))) };
+  const longest = (some) => some.reduce((most, event) => (event.tdur > most.tdur ? event : most), { tdur: 0 });
+  const ours = longest(tasks.filter(isOurs));
+  return { longest_ms: ours.tdur / 1000, longest_what: largestPart(events, ours), start_ms: longest(tasks.filter((event) => !isOurs(event))).tdur / 1000 };
+}
+
+// What most of a task was: a script by its file's name, or what the browser did by itself.
+function largestPart(events, task) {
+  const within = events.filter((event) => event.pid === task.pid && event.tid === task.tid && event.cat === "devtools.timeline" && event.name !== "RunTask" && event.ts >= task.ts && event.ts + event.dur <= task.ts + task.dur);
+  const part = within.sort((a, b) => b.dur - a.dur)[0];
+  const url = part?.args.data?.url || part?.args.data?.fileName || "";
+  return part ? `${part.name} ${url.split("/").pop().split("?")[0]}`.trim() : "";
 }
 
 async function open(browser, path, ready, size = TALL) {
@@ -137,7 +146,7 @@ async function main() {
 
   const rounds = [];
   for (let i = 0; i < ROUNDS; i++) rounds.push(await shown(browser, `/rollouts?runs=${facts.big}&step=1`, ".cell"));
-  found.step_of_10000 = { ...rounds[0], longest_ms: rounds.map((one) => one.longest_ms), start_ms: rounds.map((one) => one.start_ms) };
+  found.step_of_10000 = { ...rounds[0], longest_ms: rounds.map((one) => one.longest_ms), longest_what: rounds.map((one) => one.longest_what), start_ms: rounds.map((one) => one.start_ms) };
   found.many = await shown(browser, `/rollouts?runs=${facts.many}&step=2500`, ".cell");
   found.discarded = await shown(browser, `/discarded?runs=${facts.many}&step=2500`, ".bias tbody tr");
   await browser.close();

@@ -159,6 +159,8 @@ def test_runs_stand_out_charts_have_sizes_links_are_copied_reasons_unfold_a_star
     )
     reason = "CUDA out of memory <b>. " * 60
     model = "/checkpoints/of/a/team/policy-of-a-long-experiment-with-many-words-step-000120"
+    for twin in (first, second):
+        change_record(twin, name="twin")
     change_record(failed, reason=reason, model=model)
     change_record(young, phase="starting the engines")
     next_phase = {"NEXT-PHASE": lambda: change_record(young, phase="loading the trainer")}

@@ -3,6 +3,7 @@
 import pytest
 from ruamel.yaml import YAML
 
+from app.config import load
 from app.jobs import Jobs
 from tests.control import control_plane
 from tests.e2e.test_runs import small_run
@@ -23,5 +24,6 @@ def test_a_run_is_started_watched_stopped_resumed_duplicated_and_its_failure_rea
     jobs = Jobs(ray_cluster.dashboard_url, tmp_path / "runs")
     first, second = jobs.get(found["first"]), jobs.get(found["second"])
     assert (first.status(), first.record()["attempt"]) == ("stopped", 2)
+    assert load(first.directory.config_path).keep_last == 3  # changed when it was resumed
     assert (second.status(), second.status().reason) == ("failed", "ArithmeticError: step 3 is my last")
     assert first.metrics()["last_step"] >= found["resumed_at"] > found["stopped_at"] > 0

@@ -15,6 +15,7 @@ from pyarrow import fs
 from ray import serve
 from ruamel.yaml import YAML
 
+from app.config import load
 from app.run_dir import RunDir, application_of
 from metrics import read
 from metrics.recompute import recompute
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 STEPS = 120
 KEPT = {"checkpoint_every": 10, "keep_last": 12}
 """None is removed: a pass of the copy may take longer than ten steps."""
+TWO_WORKERS = ["num_workers=2", "cpus_per_worker=0.2"]
 MIRROR = "s3://telescope/runs"
 COPY_LIMIT_S = 200
 GONE_LIMIT_S = 60
@@ -76,7 +78,7 @@ def killed_once_copied(config: str, runs: Path, store: fs.FileSystem) -> str:
     return path.name
 
 
-def test_a_run_goes_on_elsewhere_from_its_copy(ray_cluster, serve_url, tmp_path):
+def test_a_run_goes_on_elsewhere_from_its_copy_with_another_number_of_workers(ray_cluster, serve_url, tmp_path):
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     with s3.server():
         run_id = killed_once_copied(written(tmp_path), first, s3.make_bucket("telescope"))
@@ -86,10 +88,12 @@ def test_a_run_goes_on_elsewhere_from_its_copy(ray_cluster, serve_url, tmp_path)
         told = subprocess.run([*fetching, str(second)], capture_output=True, text=True, check=True).stdout
         assert 0 < read.series(second / run_id)["last_step"] < STEPS
         command = told.splitlines()[-1].removeprefix("resume it with: python ")
-        subprocess.run([sys.executable, *shlex.split(command)], check=True, timeout=RESUME_LIMIT_S)
+        resuming = [sys.executable, *shlex.split(command), *TWO_WORKERS]
+        subprocess.run(resuming, check=True, timeout=RESUME_LIMIT_S)
         subprocess.run([*fetching, str(third)], capture_output=True, check=True)
     run = RunDir(second / run_id)
     assert (run.state, run.record()["attempt"]) == ("finished", 2)
+    assert load(run.config_path).num_workers == 2
     check_every_step_once(run)
     assert read.series(third / run_id) == read.series(run.path)
     assert RunDir(third / run_id).record() == run.record()

@@ -45,8 +45,11 @@ class OneJob:
     def stop(self):
         self.state = "stopped"
 
-    def resume(self, _run):
-        raise ValueError("run 'own' is running; only an ended run can be resumed")
+    def resume(self, _run, overrides=()):
+        if self.state != "stopped":
+            raise ValueError("run 'own' is running; only an ended run can be resumed")
+        self.state, self.overrides = "pending", overrides
+        return self
 
     def status(self):
         return self.state
@@ -75,10 +78,27 @@ def test_without_a_cluster_the_controls_say_what_to_type(dashboard, runs):
 def test_a_stop_answers_with_the_state_that_was_reached_and_a_refusal_with_its_sentence(run):
     jobs = OneJob()
     with TestClient(without_pages(run.parent, jobs), base_url=HOME) as client:
-        assert client.post(f"/data/runs/{run.name}/stop").json() == {"id": run.name, "state": "stopped"}
         refused = client.post(f"/data/runs/{run.name}/resume")
         assert (refused.status_code, "only an ended run" in refused.json()["detail"]) == (409, True)
+        assert client.post(f"/data/runs/{run.name}/stop").json() == {"id": run.name, "state": "stopped"}
+        resumed = client.post(f"/data/runs/{run.name}/resume", json={"overrides": ["num_workers=2"]})
+        assert (resumed.json()["state"], jobs.overrides) == ("pending", ["num_workers=2"])
         assert client.post(f"/data/runs/{run.name}/delete").status_code == 404
+
+
+def test_a_run_without_a_checkpoint_can_be_resumed_only_if_it_was_to_write_some(run):
+    def resumable():
+        with TestClient(without_pages(run.parent, None), base_url=HOME) as client:
+            return client.get("/data/runs").json()["runs"][0]["resumable"]
+
+    (run / "config.yaml").write_text("checkpoint_every: 0\n")
+    assert resumable() is False
+    (run / "config.yaml").write_text("checkpoint_every: 5\n")
+    assert resumable() is True
+    (run / "config.yaml").write_text("checkpoint_every: 0\n")
+    (run / "checkpoints" / "step_2").mkdir(parents=True)
+    (run / "checkpoints" / "step_2" / "place.json").write_text("{}")
+    assert resumable() is True
 
 
 def test_one_run_has_its_config_and_every_self_check(dashboard, runs):

@@ -24,6 +24,9 @@ async function metrics({ open, assert, facts, browser }) {
   const page = await open(`/metrics?runs=${facts.first},${facts.second}&q=entropy`, { context });
   await painted(page);
   await page.waitForFunction(() => document.title === "Metrics · 2 runs · Telescope");
+  const called = (id) => page.textContent(`.side .run[title="${id}"] .run-name`);
+  for (const id of [facts.first, facts.second]) assert.equal(await called(id), `twin ${id.slice(-4)}`, "two of one name are told apart");
+  assert.equal(await called(facts.failed), "broken");
 
   const before = [await inked(page, facts.first), await inked(page, facts.second)];
   assert.ok(Math.min(...before) > 20, `${before} pixels`);

@@ -68,7 +68,6 @@ const ICONS = {
   rows: ["M3 4h10M3 8h10M3 12h10"],
   compare: ["M3 3.5h4v9H3zM9 3.5h4v9H9z"],
   logs: ["M3 4.5h10M3 8h7M3 11.5h9"],
-  home: ["M3 7.5L8 3l5 4.5V13H3z"],
   fit: ["M2.5 4.5v-2h2M13.5 4.5v-2h-2M2.5 11.5v2h2M13.5 11.5v2h-2M5 8h6"],
   warn: ["M8 2.5l6 10.5H2zM8 6.5v3M8 11.3v.2"],
 };

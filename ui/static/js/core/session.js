@@ -7,9 +7,23 @@ import * as url from "./url.js";
 
 const LIST_MS = 8000;
 export const MOST_SHOWN = 10;
-/** Why nothing of a run that has ended is left to resume; empty where it can go on. */
-export const whyNoResume = (row) => (row.state === "finished" ? "All steps are done. To train for longer, duplicate the run with more steps." : "");
+const ALL_DONE = "All steps are done. To train for longer, duplicate the run with more steps.";
+const NO_CHECKPOINT = "It has no checkpoint to go on from (checkpoint_every is 0). Duplicate it to start again.";
 export const isRunning = (row) => ["pending", "starting", "running"].includes(row.state);
+/** Why a run that has ended cannot be resumed; empty where it can go on. */
+export const whyNoResume = (row) => {
+  if (row.state === "finished") return ALL_DONE;
+  return !isRunning(row) && row.resumable === false ? NO_CHECKPOINT : "";
+};
+
+/** What runs are called: as people call them, else by their name; those of one name by the end of their ids as well. */
+const named = (rows) => {
+  const called = (row) => row.label || row.name;
+  const times = new Map();
+  for (const row of rows) times.set(called(row), (times.get(called(row)) || 0) + 1);
+  for (const row of rows) row.title = times.get(called(row)) > 1 ? `${called(row)} ${row.id.slice(-4)}` : called(row);
+  return rows;
+};
 
 export class Session {
   constructor() {
@@ -29,7 +43,7 @@ export class Session {
     this.listedAt = Date.now();
     if (found === this.source) return false;
     this.source = found;
-    this.rows = found.runs;
+    this.rows = named(found.runs);
     this.controls = found.controls;
     this.root = found.root;
     this.problems = found.problems || [];
@@ -93,7 +107,7 @@ export class Session {
     return {
       id,
       row,
-      label: row.label || row.name,
+      label: row.title,
       color: colors().runs[row.colorIndex ?? 0],
       running: isRunning(row),
       startedAt: row.started_at || row.created_at,

@@ -1,9 +1,8 @@
 // Light and dark: one class, one set of custom properties; canvases ask for the colours when the class changes.
 
-import { recall, remember } from "./url.js";
-
 export const RUN_COLORS = 10;
 const listeners = new Set();
+let choice = null;
 
 export const isDark = () => document.documentElement.classList.contains("dark");
 
@@ -14,9 +13,9 @@ export function setDark(dark) {
 }
 
 export function toggle() {
-  remember("theme-choice", isDark() ? "light" : "dark");
+  choice = isDark() ? "light" : "dark";
   try {
-    localStorage.setItem("telescope.theme", isDark() ? "light" : "dark");
+    localStorage.setItem("telescope.theme", choice);
   } catch {
     // See url.js: without storage the choice lasts as long as the page.
   }
@@ -24,11 +23,10 @@ export function toggle() {
 }
 
 export function startTheme() {
-  let choice = null;
   try {
     choice = localStorage.getItem("telescope.theme");
   } catch {
-    choice = recall("theme-choice", null);
+    // As above.
   }
   const media = matchMedia("(prefers-color-scheme: dark)");
   const apply = () => setDark(choice ? choice === "dark" : media.matches);
@@ -38,7 +36,7 @@ export function startTheme() {
     if (document.body.classList.contains("dark") !== isDark()) document.body.classList.toggle("dark", isDark());
   }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   media.addEventListener("change", () => {
-    if (!localStorage.getItem("telescope.theme")) setDark(media.matches);
+    if (!choice) setDark(media.matches);
   });
 }
 

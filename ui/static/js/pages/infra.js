@@ -8,7 +8,7 @@ import { command } from "../parts/empty.js";
 import { FocusPage } from "../parts/focus_page.js";
 import { sparkline } from "./headline.js";
 
-const PARTS = /^(throughput|tokens|engine|infra|system|vllm|gpu|cpu|memory|serve|probe|mismatch)\//i;
+const PARTS = /^(throughput|tokens|probe|mismatch)\//;
 const KEPT = 200;
 const POLL_MS = 3000;
 

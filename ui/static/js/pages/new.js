@@ -7,5 +7,5 @@ import * as url from "../core/url.js";
 export async function mount(main, session) {
   const from = session.row(url.get("from"));
   entitle("New run");
-  main.append(h("div", { class: "content narrow" }, h("div", { class: "page-head" }, h("h1", {}, from ? `New run from ${from.label || from.name}` : "New run"), h("p", {}, "The text is checked while you type; only a valid configuration can be started."))));
+  main.append(h("div", { class: "content narrow" }, h("div", { class: "page-head" }, h("h1", {}, from ? `New run from ${from.title}` : "New run"), h("p", {}, "The text is checked while you type; only a valid configuration can be started."))));
 }

@@ -67,7 +67,7 @@ export function openRunChoice(custom, chart) {
   const item = (row) => {
     const input = h("input", { type: "checkbox", onchange: () => (input.checked ? chosen.add(row.id) : chosen.delete(row.id), update()) });
     input.checked = chosen.has(row.id);
-    return h("label", { class: "check" }, input, h("span", {}, row.label || row.name, h("small", {}, `${row.state} · ${row.id}`)));
+    return h("label", { class: "check" }, input, h("span", {}, row.title, h("small", {}, `${row.state} · ${row.id}`)));
   };
   const update = () => {
     use.disabled = !chosen.size || chosen.size > MOST_SHOWN;

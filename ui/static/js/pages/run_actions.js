@@ -3,20 +3,36 @@
 import { button, fill, h } from "../core/dom.js";
 import { getJson, send } from "../core/api.js";
 import { RUN_COLORS } from "../core/theme.js";
-import { confirm, openDialog } from "../parts/dialog.js";
+import { askText, confirm, openDialog } from "../parts/dialog.js";
 import { say } from "../parts/toast.js";
 
-const ASK = {
-  stop: (row) => ({ title: "Stop this run?", text: `“${row.label || row.name}” stops after it has closed its files. It can be resumed from its last checkpoint.`, action: "Stop", kind: "danger" }),
-  resume: (row) => ({ title: "Resume this run?", text: `“${row.label || row.name}” goes on from its last checkpoint as attempt ${(row.attempt || 1) + 1}.`, action: "Resume" }),
+// Each answers with the run as it is after it, or with null when it was left.
+const ACTS = {
+  async stop(row) {
+    if (!(await confirm({ title: "Stop this run?", text: `“${row.title}” stops after it has closed its files. It can be resumed from its last checkpoint.`, action: "Stop", kind: "danger" }))) return null;
+    say("Stopping; this takes until the run has closed its files");
+    return send("POST", `/runs/${row.id}/stop`);
+  },
+  async resume(row) {
+    let found = null;
+    const resume = async (text) => {
+      const overrides = text.split("\n").map((line) => line.trim()).filter(Boolean);
+      try {
+        found = await send("POST", `/runs/${row.id}/resume`, { overrides });
+        return "";
+      } catch (error) {
+        return error.message;
+      }
+    };
+    await askText({ title: "Resume this run?", text: `“${row.title}” goes on from its last checkpoint as attempt ${(row.attempt || 1) + 1}.`, label: "Changes to what it runs on, one key=value a line; empty for none", placeholder: "seq_len=1024\nnum_workers=2", action: "Resume", long: true, check: resume });
+    return found;
+  },
 };
 
 export async function act(page, row, action) {
-  if (!(await confirm(ASK[action](row)))) return;
-  say(action === "stop" ? "Stopping; this takes until the run has closed its files" : "Resuming");
   try {
-    const found = await send("POST", `/runs/${row.id}/${action}`);
-    say(`${row.label || row.name} is ${found.state}`);
+    const found = await ACTS[action](row);
+    if (found) say(`${row.title} is ${found.state}`);
   } catch (error) {
     say(error.message, { label: "Close", run: () => {} });
   }
@@ -51,7 +67,7 @@ export function describe(page, row) {
 export async function openCompare(session, [left, right]) {
   const found = await getJson("/compare", { left, right }).catch((error) => say(error.message));
   if (!found) return;
-  const names = [left, right].map((id) => session.row(id)).map((row) => row.label || row.name);
+  const names = [left, right].map((id) => session.row(id)).map((row) => row.title);
   const text = (value, absent) => (absent ? h("span", { class: "muted" }, "absent") : h("code", {}, JSON.stringify(value)));
   const table = (rows) => (rows.length ? h("table", { class: "diff" }, h("thead", {}, h("tr", {}, ["", ...names].map((name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "Key"))))), h("tbody", {}, rows.map((row) => h("tr", {}, h("td", {}, h("code", {}, row.key)), h("td", { class: "left" }, text(row.left, row.absent === "left")), h("td", { class: "right" }, text(row.right, row.absent === "right")))))) : h("p", { class: "muted" }, "No difference"));
   openDialog({ title: "Difference of two runs", className: "medium", body: [h("h3", {}, "Configuration"), table(found.config), h("h3", {}, "Versions"), table(found.versions)] });

@@ -16,6 +16,7 @@ import { sparkline } from "./headline.js";
 import { act, archive, describe, openCompare } from "./run_actions.js";
 
 const STATES = [["", "All"], ["running", "Running"], ["finished", "Finished"], ["failed", "Failed"], ["stopped", "Stopped"]];
+const MOST_ROWS = 300;
 const HEAD = ["", "Run", "State", "Progress", "Reward", "Environment", "Model", "Started", "Took", ""];
 
 export async function mount(main, session) {
@@ -54,7 +55,10 @@ class RunsPage {
   }
 
   async beat() {
-    if (await this.session.list(true)) this.render();
+    if (await this.session.list(true)) {
+      await this.readConfigs();
+      this.render();
+    }
     return this.session.rows.some(isRunning);
   }
 
@@ -72,7 +76,12 @@ class RunsPage {
 
   // `key=value` looks at configurations, which are only fetched once somebody asks for them.
   async readConfigs() {
-    if (this.filter.includes("=") && !this.configs) this.configs = (await getJson("/configs")).configs;
+    if (!this.filter.includes("=")) return;
+    try {
+      this.configs = (await getJson("/configs")).configs;
+    } catch (error) {
+      say(error.message);
+    }
   }
 
   rows() {
@@ -93,13 +102,14 @@ class RunsPage {
     // Replacing rows would close an open menu and lose the focus.
     if (this.place.contains(document.activeElement) && document.activeElement.closest(".menu")) return;
     if (!rows.length) return fill(this.place, empty("No run matches", "Search words are looked for in names, states, models, environments, tags and notes; key=value in configurations."));
-    fill(this.body, rows.slice(0, 300).map((row) => this.row(row)));
-    fill(this.place, h("div", { class: "card run-table scroll" }, h("table", {}, h("thead", {}, h("tr", {}, HEAD.map((name, i) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, i ? "Actions" : "Choose"))))), this.body)));
+    fill(this.body, rows.slice(0, MOST_ROWS).map((row) => this.row(row)));
+    const left = rows.length - MOST_ROWS;
+    fill(this.place, h("div", { class: "card run-table scroll" }, h("table", {}, h("thead", {}, h("tr", {}, HEAD.map((name, i) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, i ? "Actions" : "Choose"))))), this.body)), left > 0 ? h("p", { class: "muted" }, `${left} older ones are not shown; search finds them.`) : null);
     this.renderChosen();
   }
 
   row(row) {
-    const name = row.label || row.name;
+    const name = row.title;
     const box = h("input", { type: "checkbox", "aria-label": `Choose ${name}`, onchange: () => this.pick(row.id, box.checked) });
     box.checked = this.chosen.has(row.id);
     const why = row.reason && row.state !== "finished" ? clamped(row.reason, { class: `why ${row.state === "failed" ? "bad" : "muted"}` }) : null;

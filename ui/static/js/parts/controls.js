@@ -47,14 +47,16 @@ export function menu(text, content, { icon: name, title } = {}) {
   const panel = h("div", { class: "menu-panel", hidden: true });
   const opener = h("button", { type: "button", class: "pill", title, "aria-expanded": "false", onclick: () => set(panel.hidden) }, name ? icon(name) : null, text, icon("chevron", 12));
   const box = h("div", { class: "menu" }, opener, panel);
+  const outside = (event) => !box.contains(event.target) && set(false);
   const set = (open) => {
     panel.hidden = !open;
+    // Only while it is open: a listener of the document outlives the row that the menu is in.
+    document[open ? "addEventListener" : "removeEventListener"]("pointerdown", outside);
     opener.setAttribute("aria-expanded", String(open));
     if (open) fill(panel, content(() => set(false)));
   };
   box.addEventListener("keydown", (event) => event.key === "Escape" && !panel.hidden && (event.stopPropagation(), set(false), opener.focus()));
   box.addEventListener("focusout", (event) => event.relatedTarget && !box.contains(event.relatedTarget) && set(false));
-  document.addEventListener("pointerdown", (event) => !box.contains(event.target) && !panel.hidden && set(false));
   return box;
 }
 

@@ -18,21 +18,24 @@ export function openDialog({ title, className = "", label, extra = [], body, onC
   return dialog;
 }
 
-// Resolves to the text, or null when it was left.
-export function askText({ title, label, value = "", action = "Save", long = false, check = () => "" }) {
+// Resolves to the text, or null when it was left. `check` says what is wrong with a text, now or later; the dialog stays.
+export function askText({ title, text = "", label, placeholder = "", value = "", action = "Save", long = false, check = () => "" }) {
   return new Promise((resolve) => {
     let answer = null;
     const problem = h("p", { class: "problem", role: "alert" });
-    const field = long ? h("textarea", { rows: 6, "aria-label": label }) : h("input", { type: "text", "aria-label": label });
+    const field = long ? h("textarea", { rows: 6, placeholder, "aria-label": label }) : h("input", { type: "text", placeholder, "aria-label": label });
     field.value = value;
-    const accept = () => {
-      problem.textContent = check(field.value);
+    const accept = async () => {
+      yes.disabled = true;
+      problem.textContent = await check(field.value);
+      yes.disabled = false;
       if (problem.textContent) return;
       answer = field.value;
       dialog.close();
     };
+    const yes = button(action, accept, { kind: "primary" });
     field.addEventListener("keydown", (event) => event.key === "Enter" && (!long || event.ctrlKey || event.metaKey) && accept());
-    const dialog = openDialog({ title, className: "small", body: [h("label", { class: "field" }, h("span", {}, label), field), problem, h("div", { class: "row end" }, button("Cancel", () => dialog.close()), button(action, accept, { kind: "primary" }))], onClose: () => resolve(answer) });
+    const dialog = openDialog({ title, className: "small", body: [text ? h("p", {}, text) : null, h("label", { class: "field" }, h("span", {}, label), field), problem, h("div", { class: "row end" }, button("Cancel", () => dialog.close()), yes)], onClose: () => resolve(answer) });
     field.focus();
     field.select?.();
   });

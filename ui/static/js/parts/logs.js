@@ -40,6 +40,6 @@ export function openLogs(row) {
     read();
   };
   const reason = row.reason && row.state !== "finished" ? h("p", { class: `reason ${row.state}` }, row.reason) : null;
-  const dialog = openDialog({ title: `Logs of ${row.label || row.name}`, className: "logs", body: [reason, h("div", { class: "row" }, names, note, h("span", { class: "grow" }), checkbox("Follow", true, (on) => (follow = on))), text], onClose: () => clearTimeout(timer) });
+  const dialog = openDialog({ title: `Logs of ${row.title}`, className: "logs", body: [reason, h("div", { class: "row" }, names, note, h("span", { class: "grow" }), checkbox("Follow", true, (on) => (follow = on))), text], onClose: () => clearTimeout(timer) });
   read();
 }

@@ -29,7 +29,7 @@ export class Sidebar {
     const { session } = this;
     const wanted = session.rows.filter((row) => (!row.archived || session.selected.includes(row.id)) && this.matches(row));
     // Those looked at come first, else the newest: a list of hundreds stays short until it is asked for.
-    const shown = this.all || this.filter ? wanted.slice(0, 200) : short(wanted, session);
+    const shown = this.all || this.filter ? wanted : short(wanted, session);
     fill(this.items, shown.map((row) => this.item(row)), wanted.length > shown.length ? h("button", { type: "button", class: "more-runs", onclick: () => ((this.all = true), this.render()) }, `${wanted.length - shown.length} more`) : null);
     this.search.hidden = session.rows.length <= 6;
     this.total.textContent = this.single ? String(session.rows.length) : `${session.selected.length}/${session.rows.length}`;
@@ -52,7 +52,7 @@ export class Sidebar {
       onmouseleave: () => this.onHover?.(null),
     },
     h("i", { class: "sw", style: `--c:${row.colorIndex == null ? "var(--t-range)" : `var(--t-run-${row.colorIndex})`}` }, on && !this.single ? icon("check", 10) : null),
-    h("span", { class: "run-text" }, h("span", { class: "run-name" }, row.label || row.name), h("small", {}, h("em", { class: `state ${row.state}` }, row.state), ` · ${row.phase || `step ${count(row.last_step ?? 0)}`}`, isRunning(row) ? "" : ` · ${age(row.ended_at || row.created_at)}`)));
+    h("span", { class: "run-text" }, h("span", { class: "run-name" }, row.title), h("small", {}, h("em", { class: `state ${row.state}` }, row.state), ` · ${row.phase || `step ${count(row.last_step ?? 0)}`}`, isRunning(row) ? "" : ` · ${age(row.ended_at || row.created_at)}`)));
     return element;
   }
 
