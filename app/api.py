@@ -244,9 +244,17 @@ async def _readable_body(request: Request) -> None:
     if len(body) > MOST_BYTES:
         raise HTTPException(413, f"the body has {len(body):,} bytes; a configuration has at most {MOST_BYTES:,}")
     try:
-        json.dumps(json.loads(body, object_pairs_hook=check), ensure_ascii=False).encode()
+        found = json.loads(body, object_pairs_hook=check)
+        json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise HTTPException(422, f"the body is not JSON: {error}; /api/docs says what is wanted") from error
+    _check_overrides(found)
+
+
+def _check_overrides(found: Any) -> None:
+    overrides = found.get("overrides", []) if isinstance(found, dict) else []
+    if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
+        raise HTTPException(422, 'overrides: wanted a list of texts, as in ["num_workers=2"]')
 
 
 async def _readable_if_any(request: Request) -> None:

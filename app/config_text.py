@@ -188,8 +188,8 @@ def _copied(value: Any) -> Any:
 def _split(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key = key.strip()
-    if not equals or not all(key.split(".")):
-        raise ValueError("wanted key=value, as in learning_rate=1e-6 or engine.kv_cache_mb=64")
+    if not equals or not value.strip() or not all(key.split(".")):
+        raise ValueError("wanted key=value, as in learning_rate=1e-6, engine.kv_cache_mb=64 or wandb=null")
     if len(key) > LONGEST_KEY:
         raise ValueError(f"the key has {len(key)} characters, at most {LONGEST_KEY} are read")
     return key, parse(value)[0]

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 # Read when ray.train is imported: at the default the end of a worker is seen 2 s late.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
@@ -13,6 +13,8 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from app.config import Config
 from app.run_context import RunContext
 from app.stream import dataset
+
+SIGNAL_S = 0.5
 
 
 def fit(config: Config, context: RunContext, use_gpu: bool) -> None:
@@ -32,6 +34,9 @@ def fit(config: Config, context: RunContext, use_gpu: bool) -> None:
             result.set_result(None)
 
     threading.Thread(target=work, daemon=True, name="fit").start()
+    # Bounded waits: a signal that the kernel hands to another thread does not end a wait of this one.
+    while not wait([result], SIGNAL_S).done:
+        pass
     result.result()
 
 

@@ -6,7 +6,6 @@ that first writes it down, after removing what the run left on the cluster.
 """
 
 import contextlib
-import fcntl
 import re
 import shlex
 import socket
@@ -114,7 +113,7 @@ class Jobs:
         run.directory.check_resumable(config)
         run.directory.check_writable()
         client = self.client()
-        with run._settling():
+        with run.directory.settling():
             _check_ended(run.id, run.directory.state)  # else another resume was first: cleaning would hit its attempt
             run._await_log()  # the next attempt is another job
             run._clean(client)
@@ -196,7 +195,7 @@ class Run:
         self._await_end(client, job_id, timeout_s)
         status = self.status()
         if cleanup:
-            with self._settling():
+            with self.directory.settling():
                 if self.record()["attempt"] == record["attempt"]:  # else it was resumed meanwhile
                     self._clean(client)
         return status
@@ -235,7 +234,7 @@ class Run:
         words = ["exec", sys.executable, "-m", self.jobs.driver, "--run-dir", str(self.directory.path)]
         environment = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_GRACE_S), "TELESCOPE_JOB_ID": job_id}
         custom = dict(resources or {})
-        with self._settling():  # until Ray knows the job, nobody may conclude that it has lost it
+        with self.directory.settling():  # until Ray knows the job, nobody may conclude that it has lost it
             self.directory.update(job_id=job_id, cluster=client.get_address())
             try:
                 client.submit_job(
@@ -269,7 +268,7 @@ class Run:
 
     def _end_for_good(self) -> None:
         """Decides again with fresh facts, since a submission may have been under way, and writes the end down."""
-        with self._settling():
+        with self.directory.settling():
             record, known = self.record(), self.jobs._jobs_of_ray()
             ended = self._end(record, self._job(record, known), known)
             if record["state"] in FINAL or ended is None:
@@ -316,13 +315,6 @@ class Run:
                 "resume the run to go on from its last checkpoint"
             )
         return f"{who} ended without saying why" + ("; see the log" if self._kept_log() else "")
-
-    @contextlib.contextmanager
-    def _settling(self) -> Iterator[None]:
-        """Cleaning up must not overlap with a resume, whose actors have the same names."""
-        with (self.directory.path / "cleanup.lock").open("a", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def _clean(self, client: Any, pending_job: str | None = None) -> None:
         """Remove what the run left on the cluster, from here when connected to it, else by a job."""

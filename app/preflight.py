@@ -155,8 +155,8 @@ def use_gpu(config: Config, resources: Mapping[str, float], trains: bool = True)
         )
     if wanted.get("CPU", 0) > resources.get("CPU", 0):
         raise Refused(
-            f"num_workers and num_engines reserve {wanted['CPU'] - STREAM_CPUS:g} CPUs, the cluster has "
-            f"{resources.get('CPU', 0):g}; lower them, cpus_per_worker or engine.cpus"
+            f"{num_workers} workers and {config.num_engines} engines reserve {wanted['CPU'] - STREAM_CPUS:g} CPUs, the "
+            f"cluster has {resources.get('CPU', 0):g}; lower num_workers, num_engines, cpus_per_worker or engine.cpus"
         )
     return bool(chosen)
 

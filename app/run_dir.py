@@ -232,6 +232,14 @@ class RunDir:
             return attempt
 
     @contextlib.contextmanager
+    def settling(self) -> Iterator[None]:
+        """Held by whoever ends, cleans up or reopens a run: cleaning up must not overlap with a resume, whose actors
+        have the same names, nor one resume with another."""
+        with (self.path / "cleanup.lock").open("a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
     def writer(self) -> Iterator[None]:
         """Be the one process that writes this run. The lock dies with the process that holds it."""
         me = {"pid": os.getpid(), "host": socket.gethostname()}
@@ -267,6 +275,11 @@ class RunDir:
         except BlockingIOError:
             return True
         return False
+
+    def check_unwritten(self) -> None:
+        """Raises RunError while a process is writing the run."""
+        if self.has_writer():
+            raise RunError(self._writer_message((self.path / "writer.lock").read_text(encoding="utf-8")))
 
     def _writer_message(self, holder: str) -> str:
         try:

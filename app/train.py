@@ -122,7 +122,8 @@ def run(config: Config, run_dir: RunDir) -> None:
     _keep_tokenizer(Path(model), run_dir)
     run_dir.enter("connecting to Ray")
     connect()
-    signal.signal(signal.SIGTERM, _stop)  # again: Ray's own handler would leave without taking anything down
+    for number in (signal.SIGTERM, signal.SIGINT):  # again: Ray's own handlers take nothing down
+        signal.signal(number, _stop)
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
     preflight.check_engine(config, model, use_gpu, node_memory())
     attempt = run_dir.record()["attempt"]
@@ -252,15 +253,18 @@ def _run_of(options: argparse.Namespace) -> tuple[RunDir, Config]:
 
 def _reopen(run_dir: RunDir, resume: bool, overrides: list[str]) -> None:
     """Makes a run that has begun pending again. Without a new attempt its messages would be taken for repeated ones."""
-    if not resume:
-        raise RunError(f"run {run_dir.id!r} is {run_dir.state}; add --resume to go on from its newest checkpoint")
+    run_dir.check_unwritten()
     config = configuration.resumed(run_dir.config_path, overrides)
     run_dir.check_resumable(config)
+    if not resume:
+        raise RunError(f"run {run_dir.id!r} is {run_dir.state}; add --resume to go on from its newest checkpoint")
     run_dir.check_writable()
-    if run_dir.has_writer():
-        raise RunError(f"run {run_dir.id!r} is being written by {run_dir.record()['pid']}; stop it first")
-    run_dir.end("failed", "its driver ended without saying why")  # changes nothing where the end is known
-    run_dir.reopen(configuration.dump(config) if overrides else None)
+    with run_dir.settling():
+        run_dir.check_unwritten()
+        if run_dir.state == "pending":
+            raise RunError(f"run {run_dir.id!r} has just been resumed by another process; nothing was changed")
+        run_dir.end("failed", "its driver ended without saying why")  # changes nothing where the end is known
+        run_dir.reopen(configuration.dump(config) if overrides else None)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

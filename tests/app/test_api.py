@@ -97,6 +97,13 @@ def test_a_body_larger_than_a_configuration_is_not_read(offline, place):
     assert (answer.status_code, "at most 65,536" in answer.text) == (413, True)
 
 
+@pytest.mark.parametrize("place", ["/api/runs", "/api/runs/any/resume"])
+@pytest.mark.parametrize("overrides", ["[NaN]", "NaN", '["a=1", 1]', '{"a": 1}', "null"])
+def test_overrides_that_are_no_texts_are_refused(offline, place, overrides):
+    answer = offline.post(place, content=f'{{"config": "small.yaml", "overrides": {overrides}}}')
+    assert (answer.status_code, "overrides: wanted a list of texts" in answer.text) == (422, True)
+
+
 def test_half_a_character_in_a_change_is_refused(offline):
     answer = offline.post("/api/runs/any/resume", content=b'{"overrides": ["\\ud800"]}')
     assert (answer.status_code, answer.json()["detail"][:25]) == (422, "the body is not JSON: 'ut")

@@ -193,6 +193,17 @@ def test_a_change_that_is_refused_leaves_the_run_as_it_was(ended, change, said, 
     assert cluster.submitted == []
 
 
+def test_of_two_resumes_from_a_shell_at_once_the_second_changes_nothing(ended, monkeypatch, capsys):
+    run, _ = ended
+    directory = run.directory
+    # The other one is first, after the second has looked at the state.
+    monkeypatch.setattr(RunDir, "check_writable", lambda directory: directory.reopen())
+    assert train.main(["--run-dir", str(directory.path), "--resume", "num_workers=2"]) == 2
+    assert "has just been resumed by another process; nothing was changed" in capsys.readouterr().err
+    assert (directory.record()["attempt"], directory.state) == (2, "pending")
+    assert load(directory.config_path).num_workers == 1
+
+
 def test_a_run_that_has_not_begun_is_not_changed(offline, capsys):
     directory = run_dir.create_for(from_dict(plan("x")), offline.folder)
     assert train.main(["--run-dir", str(directory.path), "--resume", "num_workers=2"]) == 2

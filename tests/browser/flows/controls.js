@@ -57,6 +57,7 @@ run(async ({ open, assert, facts, found, browser }) => {
 
   await page.click('.page-head button:text-is("Resume")');
   await page.fill("dialog textarea", "keep_last=3\n");
+  await shot(page, "resume-light");
   await page.click('dialog button:text-is("Resume")');
   await badge(page, "running");
   await page.waitForSelector(".fact >> text=attempt 2");
