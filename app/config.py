@@ -77,6 +77,8 @@ BACKEND_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.AS
 
 # From the papers. GSPO's ratio is a mean over a sequence, so 100 times closer to 1; CISPO has no lower bound.
 CLIP_DEFAULTS = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+NORM_DEFAULTS = {"reinforce_pp": "batch", "rloo": "none", "dr_grpo": "none"}
+
 # What a resumed run may change: where and how it computes, not what is learnt from what.
 RESUMABLE = (
     "num_workers",
@@ -95,7 +97,6 @@ RESUMABLE = (
     "stall_timeout_s",
     "priority",
 )
-NORM_DEFAULTS = {"reinforce_pp": "batch", "rloo": "none", "dr_grpo": "none"}
 
 
 def check_name(name: str) -> str:
@@ -401,7 +402,8 @@ def resumed(path: str | Path, overrides: Sequence[str]) -> Config:
     """The config of a run that goes on with these changes; raises ConfigError for what would make it another run."""
     if isinstance(overrides, str):
         raise TypeError(f"overrides: got the text {shown(overrides)}, wanted a list of such texts")
-    before, after = load(path).model_dump(), load(path, overrides)
+    document, source = config_text.read(Path(path)), str(path)
+    before, after = _validated(document, (), source).model_dump(), _validated(document, overrides, source)
     problems = [
         Problem(key, f"is {shown(before[key])}, got {shown(value)}, and cannot change in a resumed run")
         for key, value in after.model_dump().items()
@@ -409,7 +411,7 @@ def resumed(path: str | Path, overrides: Sequence[str]) -> Config:
     ]
     if problems:
         remedy = f"start a new run, or change only {', '.join(RESUMABLE)}"
-        raise ConfigError(str(path), [*problems, Problem("", remedy)])
+        raise ConfigError(source, [*problems, Problem("", remedy)])
     return after
 
 

@@ -26,6 +26,7 @@ export function askText({ title, text = "", label, placeholder = "", value = "",
     const field = long ? h("textarea", { rows: 6, placeholder, "aria-label": label }) : h("input", { type: "text", placeholder, "aria-label": label });
     field.value = value;
     const accept = async () => {
+      if (yes.disabled) return; // by key, while the text is being checked
       yes.disabled = true;
       problem.textContent = await check(field.value);
       yes.disabled = false;
