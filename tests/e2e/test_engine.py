@@ -42,6 +42,8 @@ NAMESPACE = f"telescope-{RUN}"
 PROMPT = [(7 + 13 * i) % 32 for i in range(PROBE_PROMPT_TOKENS)]
 TEMPERATURE = 0.7
 SLOTS = 6
+ROUNDING = 1e-4  # of log-probabilities in float32: two implementations differ by about 1e-5
+OTHER_WEIGHTS = 1e-2  # what one `change_weights` makes at least
 LONG = 340  # tokens of a completion that a push shall meet: some tenths of a second
 
 
@@ -131,15 +133,15 @@ def rig(ray_cluster, serve_url, tmp_path_factory) -> Iterator[Rig]:
 
 
 def test_log_probabilities_are_those_of_the_temperature(rig):
-    assert rig.disagreement() <= 1e-5
+    assert rig.disagreement() < ROUNDING
 
 
 def test_ten_pushes_all_arrive_whole(rig):
     for version in range(1, 11):
         rig.change_weights()
-        assert rig.disagreement() > 1e-2
+        assert rig.disagreement() > OTHER_WEIGHTS
         rig.publish(version)
-        assert rig.disagreement() <= 1e-5
+        assert rig.disagreement() < ROUNDING
         assert set(rig.draw()[0].versions) == {version}
 
 
@@ -148,7 +150,7 @@ def test_a_push_without_the_tied_embedding_is_found_out(rig):
     rig.publish(20, names=lambda name: "embed_tokens" not in name)
     assert rig.disagreement() > PROBE_TOLERANCE["float32"]
     rig.publish(21)
-    assert rig.disagreement() <= 1e-5
+    assert rig.disagreement() < ROUNDING
 
 
 def test_a_prefix_cache_that_outlives_its_weights_is_found_out(rig):
@@ -159,7 +161,7 @@ def test_a_prefix_cache_that_outlives_its_weights_is_found_out(rig):
     assert rig.disagreement() > PROBE_TOLERANCE["float32"]
     rig.handle.keep_cache.remote(False).result(timeout_s=60)
     rig.publish(31)
-    assert rig.disagreement() <= 1e-5
+    assert rig.disagreement() < ROUNDING
 
 
 def test_an_older_version_never_replaces_a_newer_one(rig):
@@ -198,10 +200,10 @@ def test_pushes_over_the_process_group_arrive_whole_while_completions_go_on(rig)
     group = rig.group()
     for version in (71, 72, 73):
         rig.change_weights()
-        assert rig.disagreement() > 1e-2
+        assert rig.disagreement() > OTHER_WEIGHTS
         [(start_s, end_s)] = group.send(version)
         assert 0 < end_s - start_s < 60
-        assert rig.disagreement() <= 1e-5
+        assert rig.disagreement() < ROUNDING
         assert set(rig.draw()[0].versions) == {version}
     response = rig.begin("group")
     group.send(74)
@@ -344,9 +346,9 @@ def test_a_replica_that_dies_is_replaced_by_one_with_the_newest_weights(rig):
             assert time.monotonic() < deadline, "no engine came back within 240 s"
             time.sleep(1)
     assert set(completion.versions) == {80}
-    assert rig.disagreement() <= 1e-5
+    assert rig.disagreement() < ROUNDING
     rig.change_weights()
-    assert rig.disagreement() > 1e-2
+    assert rig.disagreement() > OTHER_WEIGHTS
     group.send(82)  # the group is made anew with the engine that is there
     assert rig.disagreement() <= 1e-4
 
