@@ -24,7 +24,6 @@ import ray
 
 from app.jobs import Jobs, Run
 from app.launch import Dashboard
-from app.local_ray import free_ports
 from metrics.journal import read_lines
 from metrics.recompute import recompute
 from tests.e2e.processes import family, is_running, pids
@@ -95,7 +94,8 @@ def control(tmp_path_factory, request) -> Iterator[Control]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TELESCOPE_RUNS", str(root))  # the dashboard reads it where the cluster was started
         cluster = request.getfixturevalue("ray_cluster")
-        dashboard = Dashboard(cluster, free_ports(1)[0])
+        port = int(request.getfixturevalue("serve_url").rpartition(":")[2])
+        dashboard = Dashboard(cluster, port)
         yield Control(Jobs(cluster.dashboard_url, root), dashboard)
 
 
