@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app import config as configuration
@@ -83,13 +83,6 @@ class RunView(BaseModel):
     notes: str
     tags: list[str]
     archived: bool
-
-
-def build(jobs: Jobs, configs: Path = CONFIGS) -> FastAPI:
-    """The job API as an application of its own."""
-    app = FastAPI(title="Telescope", docs_url="/api/docs", openapi_url="/api/openapi.json", redoc_url=None)
-    app.include_router(routes(jobs, configs))
-    return app
 
 
 def routes(jobs: Jobs, configs: Path = CONFIGS) -> APIRouter:
@@ -240,21 +233,16 @@ async def _readable_body(request: Request) -> None:
             raise HTTPException(422, f"key {twice[:80]!r} stands twice; leave one out")
         return found
 
+    sent = request.headers.get("content-type", "nothing")
+    if sent.partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, f"the body came as {sent[:80]!r}; send it with 'Content-Type: application/json'")
     body = await request.body()
     if len(body) > MOST_BYTES:
         raise HTTPException(413, f"the body has {len(body):,} bytes; a configuration has at most {MOST_BYTES:,}")
     try:
-        found = json.loads(body, object_pairs_hook=check)
-        json.dumps(found, ensure_ascii=False).encode()
+        json.dumps(json.loads(body, object_pairs_hook=check), ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise HTTPException(422, f"the body is not JSON: {error}; /api/docs says what is wanted") from error
-    _check_overrides(found)
-
-
-def _check_overrides(found: Any) -> None:
-    overrides = found.get("overrides", []) if isinstance(found, dict) else []
-    if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
-        raise HTTPException(422, 'overrides: wanted a list of texts, as in ["num_workers=2"]')
 
 
 async def _readable_if_any(request: Request) -> None:

@@ -19,7 +19,7 @@ from app.config_entries import (
     choices_of_this_machine,
     evals_of_environments,
 )
-from app.config_errors import ConfigError, Problem, Problems, explain, shown
+from app.config_errors import ConfigError, Problem, Problems, changes, explain, shown
 from app.config_section import Count, CountOrZero, Fraction, NotNegative, Positive, Section
 from app.filters import FiltersConfig
 
@@ -402,12 +402,12 @@ def resumed(path: str | Path, overrides: Sequence[str]) -> Config:
     """The config of a run that goes on with these changes; raises ConfigError for what would make it another run."""
     if isinstance(overrides, str):
         raise TypeError(f"overrides: got the text {shown(overrides)}, wanted a list of such texts")
-    document, source = config_text.read(Path(path)), str(path)
+    document, source = config_text.read(Path(path)), f"run {Path(path).parent.name}"
     before, after = _validated(document, (), source).model_dump(), _validated(document, overrides, source)
     problems = [
-        Problem(key, f"is {shown(before[key])}, got {shown(value)}, and cannot change in a resumed run")
-        for key, value in after.model_dump().items()
-        if key not in RESUMABLE and value != before[key]
+        Problem(key, f"is {shown(was)}, got {shown(value)}, and cannot change in a resumed run")
+        for key, was, value in changes(before, after.model_dump())
+        if key.partition(".")[0] not in RESUMABLE
     ]
     if problems:
         remedy = f"start a new run, or change only {', '.join(RESUMABLE)}"

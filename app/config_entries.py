@@ -24,7 +24,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?", re.ASCII)
 # Sections of built-in metric keys: an environment of that name could shadow one of them.
 RESERVED_LABELS = frozenset(
     {"reward", "generated", "eval", "loss", "clip", "importance", "mismatch", "tokens", "throughput"}
-    | {"ledger", "train", "rollout", "probe", "metrics"}
+    | {"ledger", "train", "rollout", "probe", "metrics", "engine"}
 )
 
 

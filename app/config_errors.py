@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -212,6 +212,20 @@ def shown(value: Any) -> str:
     text = names.get(type(value), repr)(value)
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def changes(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted key, value before, value after) of each value that is another, as far inside as both have the place."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() == after.keys():
+        pairs = [(name, before[name], after[name]) for name in before]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = [(str(i), *pair) for i, pair in enumerate(zip(before, after, strict=True))]
+    else:
+        if before != after:
+            yield key, before, after
+        return
+    for name, *pair in pairs:
+        yield from changes(*pair, f"{key}.{name}" if key else name)
 
 
 def shown_key(key: str) -> str:

@@ -173,7 +173,7 @@ def apply_overrides(document: Document, overrides: Sequence[str], source: str) -
             problems.append(Problem("", f"override {shown(text)}: {error}"))
             continue
         seen.append(key)
-        origins[key] = "command line"
+        origins[key] = "override"
     if problems:
         raise ConfigError(source, problems)
     return data, origins

@@ -19,6 +19,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.clock import Clock
 from app.config import Config
+from app.engine_counts import NOTHING, Counts, stat_logger
 from app.preflight import engine_gpus
 from app.run_context import answer, answered
 from app.run_dir import application_of
@@ -68,6 +69,17 @@ class Completion:
     engine: str | None  # None where it reached none
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """An engine's answer to a push."""
+
+    engine: str
+    start_s: float  # on the run's clock
+    end_s: float
+    counts: Counts
+    """What the engine has done since its start, by app.engine_counts."""
+
+
 def not_begun(engine: str | None, at_s: float) -> Completion:
     """What comes of a request that is aborted before an engine has begun with it."""
     return Completion((), (), (), "abort", at_s, at_s, engine)
@@ -101,15 +113,19 @@ class PolicyEngine:
         self.updating: tuple[int, float] | None = None  # version that comes over the group, and since when
         self.requests: dict[str, list[str]] = {}  # key of a call that has not returned → its requests in the engine
         self.aborted: set[str] = set()  # those of them that were aborted
-        self.engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=model,
-                skip_tokenizer_init=True,
-                logprobs_mode="processed_logprobs",  # after temperature: what the token was really sampled from
-                weight_transfer_config=WeightTransferConfig(backend=backend),
-                **engine_args,
-            )
+        self.counts = NOTHING.copy()
+        arguments = AsyncEngineArgs(
+            model=model,
+            skip_tokenizer_init=True,
+            logprobs_mode="processed_logprobs",  # after temperature: what the token was really sampled from
+            weight_transfer_config=WeightTransferConfig(backend=backend),
+            **engine_args,
         )
+        # vLLM leaves its sockets in this folder for good. Once it has answered they are connected and need no name.
+        with tempfile.TemporaryDirectory(prefix="vllm-") as folder:
+            os.environ["VLLM_RPC_BASE_PATH"] = folder
+            self.engine = AsyncLLM.from_engine_args(arguments, stat_loggers=[stat_logger(self.counts)])
+            await self.engine.is_paused()
         await self.clock.refresh_async()
         await self.catch_up()
 
@@ -135,8 +151,8 @@ class PolicyEngine:
                 await self.engine.abort(request)
         return len(mine)
 
-    async def load_weights(self, refs: Sequence[ray.ObjectRef], version: int) -> tuple[float, float]:
-        """Loads published buckets between two engine steps; returns the (start, end) seconds on the run's clock.
+    async def load_weights(self, refs: Sequence[ray.ObjectRef], version: int) -> Loaded:
+        """Loads published buckets between two engine steps.
 
         in_flight: running requests are kept, their key-value cache is recomputed, and their next tokens come from, and
         are recorded as, the new version. strict: they end first, with the old one; those that wait get the new one.
@@ -148,7 +164,7 @@ class PolicyEngine:
             await self.clock.refresh_async()
             start = self.clock.now()
             if version <= self.version:
-                return start, start
+                return self._loaded(start)
             buckets = await asyncio.gather(
                 *[asyncio.to_thread(answer, ref, WEIGHTS_LIMIT_S, "the object store") for ref in refs]
             )
@@ -162,7 +178,7 @@ class PolicyEngine:
                 self.version = version
             finally:
                 await self.engine.resume_generation()
-            return start, self.clock.now()
+            return self._loaded(start)
 
     async def who(self) -> str:
         """The engine's name, by which the group knows it."""
@@ -196,14 +212,17 @@ class PolicyEngine:
 
         await self.engine.update_weights(WeightTransferUpdateRequest(update_info=update_info))
 
-    async def finish_update(self) -> tuple[float, float]:
-        """Goes on with the new weights; returns the (start, end) seconds of the whole update."""
+    async def finish_update(self) -> Loaded:
+        """Goes on with the new weights; the times are those of the whole update."""
         assert self.updating is not None, "finish_update before start_update"
         version, start = self.updating
         await self.engine.finish_weight_update(str(version))
         self.version = version
         await self.cancel_update()
-        return start, self.clock.now()
+        return self._loaded(start)
+
+    def _loaded(self, start_s: float) -> Loaded:
+        return Loaded(self.name, start_s, self.clock.now(), self.counts.copy())
 
     async def cancel_update(self) -> None:
         """Goes on with the weights that are there; does nothing where no update was begun."""
@@ -390,7 +409,7 @@ def engine_args(config: Config, use_gpu: bool) -> dict[str, Any]:
         "enforce_eager": engine.enforce_eager,
         "tensor_parallel_size": engine.tensor_parallel,
         "seed": config.seed,
-        "disable_log_stats": True,  # nobody reads them, and they are made at every token
+        "disable_log_stats": True,  # vLLM's own: app.engine_counts takes what is wanted
     }
     if use_gpu:
         return common | {"gpu_memory_utilization": engine.gpu_memory_utilization}

@@ -1,9 +1,15 @@
-"""What a person reads in the terminal while a run trains and when it has ended. Pure text of a run's metrics."""
+"""What a person reads in the terminal while a run trains and when it has ended: text of a run's metrics."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger("telescope")
+LOG_EVERY_S = 10.0
 SPEED_OVER_STEPS = 5  # one step is too noisy to tell the time left from
 LEDGER = "ledger/"
 # Of all scored samples: the groups that are left to train look worse and worse as the policy gets better.
@@ -58,6 +64,31 @@ class Progress:
         if counts := ledger(rows):
             table.append(("samples", counts))
         return table
+
+
+@contextmanager
+def logged(run_dir: Path, steps: int) -> Iterator[None]:
+    """Meanwhile the run's progress goes to the log: a line now and then, and one at the end."""
+    over = threading.Event()
+
+    def follow() -> None:
+        from metrics import read  # a moment, which a start does not wait for
+
+        progress = Progress(steps)
+        while True:
+            ended = over.wait(LOG_EVERY_S)
+            if progress.feed(read.series(run_dir, since=progress.last_step or None)):
+                logger.info(progress.line())
+            if ended:
+                return
+
+    follower = threading.Thread(target=follow, daemon=True, name="progress")
+    follower.start()
+    try:
+        yield
+    finally:
+        over.set()
+        follower.join(LOG_EVERY_S)
 
 
 def held_out(rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -9,7 +9,8 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 
 from app.config import Config
-from app.engine import ENGINE_RETURN_S, Sampling, dtype_name, engine_died
+from app.engine import ENGINE_RETURN_S, Loaded, Sampling, dtype_name, engine_died
+from app.engine_counts import Counts, engine_metrics
 from app.run_context import RunContext, answer
 from app.run_dir import application_of
 from app.spans import Spans
@@ -39,18 +40,24 @@ class Publisher:
         self.rank = dist.get_rank()
         self.tolerance = PROBE_TOLERANCE[dtype_name(config, trainer.device.type == "cuda")]
         self.published: Any = None
+        self.counts: dict[str, Counts] = {}  # of each engine, at the last push
         if self.rank == 0:
             self.engines: Any = serve.get_app_handle(application_of(context.run_id))
             self.store = store(context.namespace)
         self.group: Any = self._joined() if config.weight_transfer == "group" else None
 
     def push(self, version: int, spans: Spans) -> dict[str, float]:
-        """Publishes the weights as `version`; returns the probe's result as a metric. A collective."""
+        """Publishes the weights as `version`; returns what the engines did since the push before, and the probe's
+        result, as metrics. A collective."""
         loads = self._through_objects(version, spans) if self.group is None else self._through_group(version, spans)
         if self.rank == 0:
-            start, end = min(load[0] for load in loads), max(load[1] for load in loads)
-            spans.add("weight_sync_inference", start, end, lane="weights")
-        return self._probe(version) if self.config.probe else {}
+            start_s, end_s = min(load.start_s for load in loads), max(load.end_s for load in loads)
+            spans.add("weight_sync_inference", start_s, end_s, lane="weights")
+        return self._engines_did(loads) | (self._probe(version) if self.config.probe else {})
+
+    def _engines_did(self, loads: list[Loaded]) -> dict[str, float]:
+        before, self.counts = self.counts, {load.engine: load.counts for load in loads}
+        return engine_metrics(self.counts, before)
 
     def _joined(self) -> Any:
         from app.weight_group import EnginesClient, WeightGroup  # imports vLLM, seconds in the trainer's process
@@ -58,7 +65,7 @@ class Publisher:
         client = EnginesClient(self._once, engine_died) if self.rank == 0 else None
         return WeightGroup(self.trainer, client, self.config.engine.tensor_parallel)
 
-    def _through_objects(self, version: int, spans: Spans) -> list[tuple[float, float]]:
+    def _through_objects(self, version: int, spans: Spans) -> list[Loaded]:
         with spans.measure("weight_sync_trainer"):
             arrays = list(buckets(self.trainer.full_parameters())) if self.rank == 0 else self._gather_only()
             if self.rank != 0:
@@ -67,7 +74,7 @@ class Publisher:
             refs = answer(published, LOAD_TIMEOUT_S, "the weight store")
         return self._every_engine("load_weights", list(refs), version)
 
-    def _through_group(self, version: int, spans: Spans) -> list[tuple[float, float]]:
+    def _through_group(self, version: int, spans: Spans) -> list[Loaded]:
         """The store gets the weights after the engines: only one that comes later reads them there."""
         with spans.measure("weight_sync_trainer"):
             loads = self.group.send(version)

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import platform
 import re
@@ -30,6 +31,7 @@ from app.sealed import whole
 if TYPE_CHECKING:
     from app.config import Config
 
+logger = logging.getLogger("telescope")
 FORMAT = 1
 """Of the run directories that this version writes; docs/architecture.md says when it changes."""
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -183,6 +185,8 @@ class RunDir:
             record = self.record()
             if record["state"] not in FINAL:
                 self._replace({**record, "phase": phase})
+                if phase:
+                    logger.info(phase)
 
     def end(self, state: str, reason: str | None = None) -> bool:
         """Write the final state. The first one to do so wins; returns whether this call did."""

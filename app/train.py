@@ -39,6 +39,7 @@ from app.evaluator import ACTOR_NAME as EVALUATOR
 from app.evaluator import Evaluator
 from app.failure import reason_of
 from app.mirror import MirrorError, mirrored
+from app.progress import logged
 from app.run_context import RunContext, answer, connect, node_memory
 from app.run_dir import RunDir, RunError, application_of, create_for
 from app.sealed import newest, step_of
@@ -140,7 +141,8 @@ def run(config: Config, run_dir: RunDir) -> None:
             from app.fit import fit  # takes seconds, which the engines have meanwhile
 
             run_dir.update(state="running")
-            fit(config, context, use_gpu)
+            with logged(run_dir.path, config.steps):
+                fit(config, context, use_gpu)
         state = "finished"
     except KeyboardInterrupt:
         state = "stopped"

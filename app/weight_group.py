@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.nccl_engine import (
     NCCLTrainerWeightTransferEngine,
 )
 
+from app.engine import Loaded
 from app.trainer import Trainer
 from app.weight_backend import gloo_group, with_tied_head
 
@@ -62,7 +63,7 @@ class EnginesClient:
         self.call, self.died = call, died
         self.members: list[str] = []
         self.version = -1
-        self.loaded: list[tuple[float, float]] = []
+        self.loaded: list[Loaded] = []
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self.call("join_group", init_info, self.members)
@@ -124,8 +125,8 @@ class WeightGroup:
         self.source = Parameters(trainer)
         self.engine: TrainerWeightTransferEngine | None = None
 
-    def send(self, version: int) -> list[tuple[float, float]]:
-        """Sends the weights as `version`; returns when each engine was loading them. A collective."""
+    def send(self, version: int) -> list[Loaded]:
+        """Sends the weights as `version`; returns the engines' answers. A collective."""
         if self.client is None:
             if self.engine is None:
                 self.engine = self._joined("", 0, 0)

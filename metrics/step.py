@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+import metrics.engine_metrics
 import metrics.trainer_metrics  # noqa: F401 - enters its definitions
 from metrics.discarded import Discards
 from metrics.keys import problem

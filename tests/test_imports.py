@@ -27,7 +27,7 @@ HEAVY = {"gradio", "ray", "torch", "transformers", "vllm", "wandb"}
 # Where a framework may be imported at all, by file or by room.
 WHERE = {
     "gradio": {"ui"},
-    "vllm": {"app/engine.py", "app/weight_backend.py", "app/weight_group.py", "app/weights.py"},
+    "vllm": {"app/engine.py", "app/engine_counts.py", "app/weight_backend.py", "app/weight_group.py", "app/weights.py"},
     "wandb": {"metrics/sinks.py"},
     "torch": {"app"},
     "ray": {"app", "metrics/actor.py", "ui/infra.py"},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.requests import Request
 from starlette.routing import Match, Route
@@ -18,6 +19,8 @@ from ui.guard import Guard, token_from_environment
 from ui.history import Histories
 
 logger = logging.getLogger(__name__)
+FAULTS = 5
+"""How many faults of one request are told."""
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -50,6 +53,7 @@ def without_pages(root: Path, jobs: Any, routers: Iterable[APIRouter] = ()) -> F
     app = FastAPI(title="Telescope", docs_url="/api/docs", openapi_url="/api/openapi.json", redoc_url=None)
     app.add_middleware(Guard, token=token_from_environment())
     app.add_exception_handler(OSError, _unreadable)
+    app.add_exception_handler(RequestValidationError, _undeclared)
     histories = Histories()
     for part in (
         data.routes(root, histories),
@@ -76,6 +80,22 @@ def _refused(request: Request) -> JSONResponse:
     allowed = ", ".join(sorted(methods))
     detail = f"{request.method} {request.url.path[:120]!r}: {allowed} is wanted"
     return JSONResponse({"detail": detail}, 405, headers={"Allow": allowed})
+
+
+async def _undeclared(_request: Request, error: Any) -> JSONResponse:
+    """A request that is not as declared: where, what is wanted and what came. FastAPI's own answer repeats all of what
+    came, and fails when a NaN is in it."""
+    faults = error.errors()
+    said = [_fault(one) for one in faults[:FAULTS]]
+    more = [f"and {len(faults) - FAULTS} more"] if len(faults) > FAULTS else []
+    return JSONResponse({"detail": "; ".join(said + more)}, 422)
+
+
+def _fault(one: dict[str, Any]) -> str:
+    where = ".".join(map(str, one["loc"][1:])) or one["loc"][0]
+    if one["type"] == "json_invalid":
+        return f"the body is not JSON: {one['ctx']['error']} at character {where}"
+    return f"{where}: {one['msg']}, got {one['input']!r:.60}"
 
 
 async def _unreadable(_request: Request, error: Exception) -> JSONResponse:

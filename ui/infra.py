@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 from fastapi import APIRouter, Response
 
+from ui.gpus import gpus
 from ui.replies import reply
 
 BOOKKEEPING = re.compile(r"node:.*|.+_group_(\d+_)?[0-9a-f]{36}")
@@ -22,7 +23,8 @@ def routes() -> APIRouter:
 
     @api.get("/infra")
     def infra() -> Response:
-        return reply({"at": time.time(), "host": {"cpu_percent": cpu.percent(), **host()}, "ray": cluster()})
+        machine = {"cpu_percent": cpu.percent(), **host(), "gpus": gpus()}
+        return reply({"at": time.time(), "host": machine, "ray": cluster()})
 
     return api
 

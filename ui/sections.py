@@ -19,6 +19,7 @@ PLACES = {
     "train": ("Training", ""),
     "metrics": ("Timeline", "metrics "),
     "throughput": ("Throughput", ""),
+    "engine": ("Throughput", "engine "),
     "tokens": ("Throughput", "tokens "),
 }
 ORDER = (

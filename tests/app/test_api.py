@@ -7,8 +7,10 @@ from fastapi.testclient import TestClient
 from app import api, run_dir
 from app.config import load
 from app.jobs import Jobs
+from ui.app import without_pages
 
 DRIVER = "tests.app.stand_in_driver"
+JSON = {"Content-Type": "application/json"}
 PLAN = {
     "name": "finishes",
     "model": "embedded",
@@ -28,7 +30,8 @@ def configs(tmp_path):
 
 
 def client(jobs: Jobs, configs) -> TestClient:
-    return TestClient(api.build(jobs, configs))
+    app = without_pages(configs.parent / "runs", None, [api.routes(jobs, configs)])
+    return TestClient(app, base_url="http://127.0.0.1")
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_a_run_is_refused_with_what_is_wrong(offline, tmp_path, body, message):
 
 
 def test_a_key_that_stands_twice_is_refused(offline):
-    answer = offline.post("/api/runs", content='{"config": {"name": "a", "name": "b"}}')
+    answer = offline.post("/api/runs", content='{"config": {"name": "a", "name": "b"}}', headers=JSON)
     assert (answer.status_code, answer.json()["detail"]) == (422, "key 'name' stands twice; leave one out")
 
 
@@ -86,26 +89,56 @@ def test_a_key_that_stands_twice_is_refused(offline):
     ids=["empty", "cut", "not text", "deep", "half a character"],
 )
 def test_a_body_that_is_no_json_is_refused(offline, body):
-    answer = offline.post("/api/runs", content=body, headers={"Content-Type": "text/plain"})
-    assert answer.status_code == 422
-    assert answer.json()["detail"].startswith("the body is not JSON: ")
+    answer = offline.post("/api/runs", content=body, headers=JSON)
+    assert answer.status_code in (400, 422)
+    assert "the body" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
+def test_a_body_that_does_not_say_it_is_json_is_refused(offline, headers):
+    answer = offline.post("/api/runs", content=b'{"config": "small.yaml"}', headers=headers)
+    assert answer.status_code == 415
+    assert answer.json()["detail"].endswith("send it with 'Content-Type: application/json'")
 
 
 @pytest.mark.parametrize("place", ["/api/runs", "/api/runs/any/resume"])
 def test_a_body_larger_than_a_configuration_is_not_read(offline, place):
-    answer = offline.post(place, content=b'{"config": "' + b"a" * 65_536 + b'"}')
+    answer = offline.post(place, content=b'{"config": "' + b"a" * 65_536 + b'"}', headers=JSON)
     assert (answer.status_code, "at most 65,536" in answer.text) == (413, True)
 
 
-@pytest.mark.parametrize("place", ["/api/runs", "/api/runs/any/resume"])
-@pytest.mark.parametrize("overrides", ["[NaN]", "NaN", '["a=1", 1]', '{"a": 1}', "null"])
-def test_overrides_that_are_no_texts_are_refused(offline, place, overrides):
-    answer = offline.post(place, content=f'{{"config": "small.yaml", "overrides": {overrides}}}')
-    assert (answer.status_code, "overrides: wanted a list of texts" in answer.text) == (422, True)
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("[NaN]", "overrides.0: Input should be a valid string, got nan"),
+        ("NaN", "overrides: Input should be a valid list, got nan"),
+        ('["a=1", 1]', "overrides.1: Input should be a valid string, got 1"),
+        ('{"a": 1}', "overrides: Input should be a valid list, got {'a': 1}"),
+        ("null", "overrides: Input should be a valid list, got None"),
+    ],
+)
+def test_overrides_that_are_no_texts_are_refused(offline, tmp_path, resumed, overrides, message):
+    place = f"/api/runs/{new_run(tmp_path).id}/resume" if resumed else "/api/runs"
+    config = "" if resumed else '"config": "small.yaml", '
+    answer = offline.post(place, content=f'{{{config}"overrides": {overrides}}}', headers=JSON)
+    assert (answer.status_code, answer.json()["detail"]) == (422, message)
+
+
+@pytest.mark.parametrize("config", ["NaN", "[NaN]", "null", "[" + '"' + "a" * 9_000 + '"]'])
+def test_what_is_no_configuration_is_refused_and_not_repeated(offline, config):
+    answer = offline.post("/api/runs", content=f'{{"config": {config}}}', headers=JSON)
+    assert (answer.status_code, answer.json()["detail"][:8]) == (422, "config.d")
+    assert len(answer.content) < 400
+
+
+def test_of_many_faults_some_are_told(offline):
+    answer = offline.post("/api/runs", json={"config": "small.yaml", "overrides": list(range(9))})
+    assert answer.json()["detail"].endswith("overrides.4: Input should be a valid string, got 4; and 4 more")
 
 
 def test_half_a_character_in_a_change_is_refused(offline):
-    answer = offline.post("/api/runs/any/resume", content=b'{"overrides": ["\\ud800"]}')
+    answer = offline.post("/api/runs/any/resume", content=b'{"overrides": ["\\ud800"]}', headers=JSON)
     assert (answer.status_code, answer.json()["detail"][:25]) == (422, "the body is not JSON: 'ut")
 
 

@@ -339,8 +339,8 @@ def test_all_bad_overrides_are_listed():
 
 
 def test_a_wrong_override_is_told_from_the_file(file):
-    assert "seed (command line): got 'x', wanted a whole number" in file_refusal(file(SMALLEST + "seed: 1\n"), "seed=x")
-    assert "lr (command line): unknown key" in file_refusal(file(SMALLEST), "lr=1")
+    assert "seed (override): got 'x', wanted a whole number" in file_refusal(file(SMALLEST + "seed: 1\n"), "seed=x")
+    assert "lr (override): unknown key" in file_refusal(file(SMALLEST), "lr=1")
 
 
 def test_a_name_that_looks_like_a_number_must_be_quoted():

@@ -178,6 +178,7 @@ def test_a_run_goes_on_with_other_workers_and_smaller_micro_batches(ended):
             "learning_rate=1e-3",
             r"learning_rate.*: is 1e-06, got 0.001, and cannot change in a resumed run\n  start a new run",
         ),
+        ("environments.0.weight=2", r"run \S+:\n  environments.0.weight: is 1.0, got 2.0, and cannot change"),
         ("seq_len=1", "seq_len"),
         ("num_worker=2", "num_workers"),
     ],

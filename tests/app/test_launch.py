@@ -11,6 +11,7 @@ import pytest
 
 from app import evaluate, launch, local_ray, progress, train
 from app.progress import Progress
+from tests.metrics.builders import write_run
 
 GONE_LIMIT_S = 15
 SMALL = """
@@ -63,6 +64,14 @@ def test_the_summary_compares_held_out_reward_and_accounts_for_every_sample():
         ("tokens generated", "1,000"),
         ("samples", "trained 128, zero_advantage 8"),
     ]
+
+
+def test_the_log_of_a_run_tells_how_far_it_is(tmp_path, caplog):
+    caplog.set_level("INFO")
+    run = write_run(tmp_path, name="told", steps=3, groups=2)
+    with progress.logged(run, steps=4):
+        pass
+    assert [line.partition(" · ")[0] for line in caplog.messages] == ["step 3/4"]
 
 
 def test_an_eval_that_took_longer_than_its_step_is_counted():

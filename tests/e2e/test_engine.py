@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 import ray
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM
 from app import admission, embedded, engine
 from app.batch import BatchBuilder
 from app.engine import Sampling
+from app.engine_counts import engine_metrics
 from app.publish import PROBE_PROMPT_TOKENS, PROBE_TOLERANCE
 from app.rollout import Rollout
 from app.run_context import RunContext
@@ -66,12 +68,12 @@ class Rig:
     store: Any
     model: Any
 
-    def publish(self, version: int, names: Any = lambda name: True) -> None:
+    def publish(self, version: int, names: Any = lambda name: True) -> list[engine.Loaded]:
         """Publishes those of the model's parameters whose names are wanted, and loads them into every engine."""
         parameters = [(n, p.detach()) for n, p in self.model.named_parameters() if names(n)]
         refs = ray.get(self.store.publish.remote(version, *buckets(parameters, limit=10_000)))
         assert len(refs) > 1, "several buckets, as with a large model"
-        self.handle.broadcast("load_weights", list(refs), version).results(timeout_s=120)
+        return self.handle.broadcast("load_weights", list(refs), version).results(timeout_s=120)
 
     def group(self) -> WeightGroup:
         """The process group of this process, as a trainer of one rank, and the engines."""
@@ -136,6 +138,13 @@ def test_log_probabilities_are_those_of_the_temperature(rig):
     assert rig.disagreement() < ROUNDING
 
 
+def test_the_sockets_of_an_engine_leave_no_files_behind(rig):
+    replica = psutil.Process(core_pid(RUN)).parent()
+    sockets = [one.laddr for one in replica.net_connections("unix") if "/vllm-" in one.laddr]
+    assert sockets
+    assert not [path for path in sockets if Path(path).parent.exists()]
+
+
 def test_ten_pushes_all_arrive_whole(rig):
     for version in range(1, 11):
         rig.change_weights()
@@ -143,6 +152,19 @@ def test_ten_pushes_all_arrive_whole(rig):
         rig.publish(version)
         assert rig.disagreement() < ROUNDING
         assert set(rig.draw()[0].versions) == {version}
+
+
+def test_what_an_engine_does_between_two_pushes_is_counted(rig):
+    [before] = rig.publish(11)
+    rig.draw(n=4, max_tokens=12)
+    [after] = rig.publish(12)
+    found = engine_metrics({after.engine: after.counts}, {before.engine: before.counts})
+    # A request runs on after each of its tokens but the last.
+    assert found["engine/running"] * found["engine/steps"] == pytest.approx(4 * 11)
+    assert 12 <= found["engine/steps"] <= 48
+    assert 0 < found["engine/kv_cache"] < 1
+    assert 0 <= found["engine/prefix_cache_hits"] <= 3 * 128 / (4 * PROBE_PROMPT_TOKENS), "the push emptied the cache"
+    assert (found["engine/waiting"], found["engine/preemptions"]) == (0, 0)
 
 
 def test_a_push_without_the_tied_embedding_is_found_out(rig):
@@ -201,8 +223,8 @@ def test_pushes_over_the_process_group_arrive_whole_while_completions_go_on(rig)
     for version in (71, 72, 73):
         rig.change_weights()
         assert rig.disagreement() > OTHER_WEIGHTS
-        [(start_s, end_s)] = group.send(version)
-        assert 0 < end_s - start_s < 60
+        [loaded] = group.send(version)
+        assert 0 < loaded.end_s - loaded.start_s < 60
         assert rig.disagreement() < ROUNDING
         assert set(rig.draw()[0].versions) == {version}
     response = rig.begin("group")

@@ -54,7 +54,8 @@ PART_OF_THE_CONTRACT = (
     "tokens_completion_mean stop_reason_length_pct discarded_count timing_step_total timing_waiting_for_data "
     "timing_forward_total timing_backward_microbatch_mean timing_weight_sync_trainer_total timing_generation_pct "
     "timing_weight_sync_inference_total throughput/samples_per_s eval/sums/reward_mean ledger/trained "
-    "timing_waiting_for_metrics_total metrics/unacknowledged"
+    "timing_waiting_for_metrics_total metrics/unacknowledged engine/running engine/waiting engine/kv_cache engine/steps "
+    "engine/prefix_cache_hits engine/preemptions"
 )
 
 SYNCHRONOUS = {"max_async_rollout": 0, "checkpoint_every": 2, "num_workers": 2, "cpus_per_worker": 0.2}
@@ -134,6 +135,12 @@ def test_a_run_says_what_its_start_is_doing(synchronous, phases):
     long = ["starting the engines", "loading the trainer", "waiting for the first batch"]
     assert [phase for phase in phases if phase in long] == long
     assert synchronous.record()["phase"] is None
+
+
+def test_the_log_of_a_run_tells_what_it_does_and_how_far_it_is(synchronous):
+    said = synchronous.directory.driver_log.read_text()
+    assert "INFO starting the engines\n" in said
+    assert "INFO step 4/4 · reward " in said
 
 
 def test_every_push_arrived(synchronous):

@@ -1,11 +1,13 @@
 """The machine that serves the dashboard."""
 
+import os
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
+from ui import gpus
 from ui.infra import CpuMeter
 
 
@@ -26,6 +28,55 @@ def test_without_a_cluster_the_machine_is_shown_and_ray_is_absent(dashboard):
     found = dashboard.get("/data/infra").json()
     assert found["ray"] is None
     assert 0 < found["host"]["memory_used"] < found["host"]["memory_total"]
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """Puts a program of that name into the path, which does what is said."""
+
+    def put(script: str) -> None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return put
+
+
+def test_gpus_are_shown_with_what_their_driver_says(dashboard, nvidia_smi):
+    nvidia_smi("""
+[ "$*" = "--query-gpu=name,utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits" ] || exit 2
+echo 'NVIDIA H200, 93, 1024, 143771'
+echo 'NVIDIA H200 MIG 1g.18gb, [N/A], 12, [Not Supported]'""")
+    assert dashboard.get("/data/infra").json()["host"]["gpus"] == {
+        "found": [
+            {"name": "NVIDIA H200", "busy_percent": 93, "memory_used": 2**30, "memory_total": 143771 * 2**20},
+            {
+                "name": "NVIDIA H200 MIG 1g.18gb",
+                "busy_percent": None,
+                "memory_used": 12 * 2**20,
+                "memory_total": None,
+            },
+        ],
+        "problem": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [("echo 'the driver is too old'; exit 9", "nvidia-smi: the driver is too old"), ("exec sleep 20", "timed out")],
+)
+def test_a_driver_that_does_not_answer_is_a_message(dashboard, nvidia_smi, monkeypatch, script, problem):
+    monkeypatch.setattr(gpus, "LIMIT_S", 1.0)
+    nvidia_smi(script)
+    found = dashboard.get("/data/infra").json()["host"]
+    assert (found["gpus"]["found"], problem in found["gpus"]["problem"]) == ([], True)
+    assert found["memory_total"] > 0
+
+
+def test_without_a_driver_there_are_no_gpus(dashboard, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert dashboard.get("/data/infra").json()["host"]["gpus"] == {"found": [], "problem": None}
 
 
 @pytest.fixture

@@ -9,7 +9,10 @@ async function crowd(route) {
   const answer = await route.fetch();
   const total = { CPU: 2, [LONG]: 1000, memory: 16e9 };
   const actors = [{ class: "ActorLocationTracker", name: "_ray_internal_job_actor_of_a_run_with_a_long_name", state: "ALIVE", pid: 26969 }];
-  await route.fulfill({ response: answer, json: { ...(await answer.json()), ray: { total, available: { CPU: 1 }, nodes: [], actors } } });
+  const nodes = [{ name: "192.0.2.7", alive: true, resources: { CPU: 16, GPU: 2, memory: 64e9 } }, { name: "a-node-with-a-very-long-name-of-its-own.example.org", alive: false, resources: { CPU: 16 } }];
+  const found = [{ name: "NVIDIA H200", busy_percent: 93, memory_used: 100e9, memory_total: 150e9 }, { name: "A slice of one", busy_percent: null, memory_used: null, memory_total: null }];
+  const said = await answer.json();
+  await route.fulfill({ response: answer, json: { ...said, host: { ...said.host, gpus: { found, problem: null } }, ray: { total, available: { CPU: 1 }, nodes, actors } } });
 }
 
 async function infra({ open, assert, facts, browser }) {
@@ -22,6 +25,10 @@ async function infra({ open, assert, facts, browser }) {
   const actors = await page.$eval(".actors", (one) => one.getBoundingClientRect().left);
   assert.ok((await right(".resources table")) < actors, "the tables are beside each other");
   assert.ok((await right(".resources .meter")) < actors, "so are their bars");
+  assert.ok((await right(".nodes")) < actors, "the nodes are below the resources");
+  const rows = (selector) => page.$$eval(`${selector} tbody tr`, (found) => found.map((one) => [...one.cells].map((cell) => cell.textContent)));
+  assert.deepEqual(await rows(".nodes"), [["192.0.2.7", "16", "2", "60 GB", "alive"], ["a-node-with-a-very-long-name-of-its-own.example.org", "16", "–", "–", "dead"]]);
+  assert.deepEqual(await rows(".gpus"), [["0 · NVIDIA H200", "93 %", "", "93 GB", "140 GB", ""], ["1 · A slice of one", "–", "", "–", "–", ""]]);
   assert.ok(await name.evaluate((one) => one.scrollWidth > one.clientWidth), "the long name is cut");
   await shot(page, "infra-crowded-light");
   return page;
