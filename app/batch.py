@@ -15,7 +15,7 @@ from app.advantage import advantages, tied, usable
 from app.config import Config
 from app.conversation import NO_VERSION
 from app.filters import RAW_REWARD, overlong_penalty, reason
-from app.packing import minibatches, pack, pads, rows, share
+from app.packing import minibatches, pack, pack_groups, rows, share
 from metrics.schema import SAMPLES, samples_table
 
 GROUP_RELATIVE_MINIMUM = 2
@@ -30,6 +30,7 @@ SHARE = pa.schema(
         ("update_packs", pa.list_(pa.int32())),
         ("pack_sequences", pa.list_(pa.int32())),
         ("sequence_tokens", pa.list_(pa.int32())),
+        ("prompt_tokens", pa.list_(pa.int32())),  # how many of them are the prompt
         ("sample_ids", pa.list_(pa.int64())),
         ("advantages", pa.list_(pa.float64())),
         ("temperatures", pa.list_(pa.float64())),  # at which each sequence was sampled
@@ -65,7 +66,7 @@ class BatchBuilder:
     step: int
     ranks: int
     vocab_size: int | None = None  # for the gibberish filter only
-    hidden_size: int | None = None  # of a policy whose attention does not skip what is masked
+    shares_prompts: bool = True  # the trainer computes a prompt once for the samples of a group that share a pack
     kept: list[tuple[int, list[dict[str, Any]]]] = field(default_factory=list)  # with the version of its ticket
     discarded: list[list[dict[str, Any]]] = field(default_factory=list)
     returned: int = 0  # groups of the step that fresh ones replace
@@ -199,17 +200,26 @@ class BatchBuilder:
     def shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
         """Each rank's share of the trained samples, as rows of `SHARE`; everything: all that the step used up."""
         groups = sorted({s["group_id"] for s in everything})
-        lengths = [_length(s) for s in trained]
-        padded = not self.config.packing or pads(lengths, self.config.seq_len, self.hidden_size)
-        common = {"step": self.step, "padded": padded, "groups": groups, "samples_message": self.step}
+        common = {
+            "step": self.step,
+            "padded": not self.config.packing,
+            "groups": groups,
+            "samples_message": self.step,
+        }
         parts = minibatches(len(trained), self.config.minibatches, f"{self.config.seed}/{self.step}")
-        updates = [self._packed([trained[i] for i in part], padded) for part in parts]
+        updates = [self._packed([trained[i] for i in part]) for part in parts]
         return [common | _flat([update[rank] for update in updates]) for rank in range(self.ranks)]
 
-    def _packed(self, samples: list[dict], padded: bool) -> list[list[list[dict]]]:
+    def _packed(self, samples: list[dict]) -> list[list[list[dict]]]:
         """rank → pack → samples of one optimiser update."""
-        lengths = [_length(s) for s in samples]
-        packs = (rows if padded else pack)(lengths, self.config.seq_len)
+        lengths, seq_len = [_length(s) for s in samples], self.config.seq_len
+        if not self.config.packing:
+            packs = rows(lengths, seq_len)
+        elif self.shares_prompts:
+            prompts, groups = [len(s["prompt_ids"]) for s in samples], [s["group_id"] for s in samples]
+            packs = pack_groups(prompts, lengths, groups, seq_len)
+        else:
+            packs = pack(lengths, seq_len)
         return [[[samples[i] for i in one] for one in own] for own in share(packs, lengths, self.ranks)]
 
 
@@ -230,6 +240,7 @@ def _flat(updates: list[list[list[dict[str, Any]]]]) -> dict[str, Any]:
         "update_packs": [len(update) for update in updates],
         "pack_sequences": [len(one) for one in packs],
         "sequence_tokens": [_length(s) for s in sequences],
+        "prompt_tokens": [len(s["prompt_ids"]) for s in sequences],
         "sample_ids": [s["sample_id"] for s in sequences],
         "advantages": [s["advantage"] for s in sequences],
         "temperatures": [s["temperature"] for s in sequences],

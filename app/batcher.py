@@ -50,8 +50,8 @@ class Batcher:
         if not answer(self.gate.register_batcher.remote(self.epoch), GATE_TIMEOUT_S, "the admission actor"):
             raise RuntimeError("the batcher was restarted: the groups in its memory are lost, so the epoch ends")
         vocab_size = vocabulary_size(self.context.model) if self.config.filters.gibberish else None
-        ranks, hidden_size = self.config.num_workers, self.context.hidden_size
-        self.builder = BatchBuilder(self.config, done + 1, ranks, vocab_size, hidden_size)
+        ranks, shares_prompts = self.config.num_workers, self.context.shares_prompts
+        self.builder = BatchBuilder(self.config, done + 1, ranks, vocab_size, shares_prompts)
 
     def _admitted_since(self, version: int) -> list[int]:
         return answer(self.gate.admitted_since.remote(version), GATE_TIMEOUT_S, "the admission actor")

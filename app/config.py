@@ -232,8 +232,8 @@ class Config(Section):
     """Optimiser updates per step, over shuffled parts of the batch."""
 
     packing: bool = True
-    """Put several samples of different lengths in one sequence; attention does not cross them. Samples of similar
-    lengths, and all when false, are padded rows."""
+    """Put several samples in one sequence, which attention does not cross, and the prompt of a group only once; false
+    pads each sample to the longest of its micro-batch."""
     seq_len: Count
     """Tokens of one micro-batch, padding included; by default max_prompt_tokens + max_tokens."""
     gradient_checkpointing: bool = False

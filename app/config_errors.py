@@ -217,15 +217,15 @@ def shown(value: Any) -> str:
 def changes(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
     """(dotted key, value before, value after) of each value that is another, as far inside as both have the place."""
     if isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() == after.keys():
-        pairs = [(name, before[name], after[name]) for name in before]
+        items = [(name, before[name], after[name]) for name in before]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        pairs = [(str(i), *pair) for i, pair in enumerate(zip(before, after, strict=True))]
+        items = [(str(i), was, value) for i, (was, value) in enumerate(zip(before, after, strict=True))]
     else:
         if before != after:
             yield key, before, after
         return
-    for name, *pair in pairs:
-        yield from changes(*pair, f"{key}.{name}" if key else name)
+    for name, was, value in items:
+        yield from changes(was, value, f"{key}.{name}" if key else name)
 
 
 def shown_key(key: str) -> str:

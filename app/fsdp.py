@@ -11,6 +11,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from app.attention import NAME, Layout
+
 CPU = torch.device("cpu")
 
 
@@ -48,26 +50,40 @@ def shard(policy: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> 
 
 
 def attention(device: torch.device, dtype: torch.dtype) -> str:
-    """Flash attention where it is installed (it makes packing pay) and knows the arithmetic, else PyTorch's own."""
+    """Flash attention where it is installed and knows the arithmetic, else our own, which does a prompt once."""
     if device.type == "cuda" and dtype != torch.float32:
         from transformers.utils import is_flash_attn_2_available
 
         if is_flash_attn_2_available():
             return "flash_attention_2"
-    return "sdpa"
+    return NAME
 
 
 def logits_at(
-    policy: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor, sources: torch.Tensor
+    policy: PreTrainedModel,
+    token_ids: torch.Tensor,
+    position_ids: torch.Tensor,
+    sources: torch.Tensor,
+    layout: Layout | None = None,
 ) -> torch.Tensor:
-    """(R, T) tokens, (N,) places in them → (N, V) logits. Only they pass through the output head."""
+    """(R, T) tokens, (N,) places in them → (N, V) logits. Only they pass through the output head.
+
+    Raises RuntimeError for a policy in which packed samples would see each other.
+    """
 
     def chosen(head: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
         return (arguments[0].flatten(0, 1).index_select(0, sources),)
 
     # No attention mask and no cache: anything else lets the packed samples see each other.
+    told, before = ({}, 0) if layout is None else ({"layout": layout}, layout.calls)
     with policy.get_output_embeddings().register_forward_pre_hook(chosen):
-        return policy(input_ids=token_ids, position_ids=position_ids, use_cache=False).logits
+        logits: torch.Tensor = policy(input_ids=token_ids, position_ids=position_ids, use_cache=False, **told).logits
+    if layout is not None and (used := layout.calls - before) != (layers := len(policy.model.layers)):
+        raise RuntimeError(
+            f"{used} of the policy's {layers} layers use the trainer's attention: in the others packed samples would "
+            "see each other; set packing=false, or use another model"
+        )
+    return logits
 
 
 @torch.no_grad()

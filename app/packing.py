@@ -24,11 +24,28 @@ def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
     return packs
 
 
+def pack_groups(prompts: Sequence[int], lengths: Sequence[int], groups: Sequence[int], seq_len: int) -> list[list[int]]:
+    """The same for samples of groups, whose prompt stands once in a pack: a group stays together as far as it fits.
+
+    prompts: the tokens of each sample's prompt; lengths: all of its tokens.
+    """
+    pieces: list[list[int]] = []
+    tokens: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (groups[i], i)):
+        more = lengths[i] - prompts[i]
+        if pieces and groups[pieces[-1][0]] == groups[i] and tokens[-1] + more <= seq_len:
+            pieces[-1].append(i)
+            tokens[-1] += more
+        else:
+            pieces.append([i])
+            tokens.append(lengths[i])
+    return [[i for p in one for i in pieces[p]] for one in pack(tokens, seq_len)]
+
+
 def rows(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
     """Longest first: as many samples share a micro-batch as fit when each of them is padded to the longest.
 
-    No attention mask is needed: a token sees only what is before it, and padding comes after. A packed sequence needs
-    one, and without flash attention its cost grows with the square of seq_len.
+    No attention mask is needed: a token sees only what is before it, and padding comes after.
     """
     packs: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -37,22 +54,6 @@ def rows(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
         else:
             packs.append([i])
     return packs
-
-
-def pads(lengths: Sequence[int], seq_len: int, hidden_size: int | None) -> bool:
-    """Whether padded rows cost no more arithmetic than packed sequences: padding against wider attention.
-
-    A position costs 24 h² operations in a layer's matrices and 4 w h in its attention to a row of w positions (h: the
-    layers' width; Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters"). Without h,
-    attention is not counted: with flash attention a packed sample attends to itself alone.
-    """
-    padded = [lengths[one[0]] for one in rows(lengths, seq_len) for _ in one]
-    packed = [sum(lengths[i] for i in one) for one in pack(lengths, seq_len)]
-
-    def cost(widths: Sequence[int]) -> float:
-        return sum(w + (w * w / (6 * hidden_size) if hidden_size else 0) for w in widths)
-
-    return cost(padded) <= cost(packed)
 
 
 def share(packs: Sequence[Sequence[int]], lengths: Sequence[int], world: int) -> list[list[list[int]]]:

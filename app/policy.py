@@ -94,13 +94,6 @@ def vocabulary_size(path: str | Path) -> int:
     return AutoConfig.from_pretrained(path, trust_remote_code=False).get_text_config().vocab_size
 
 
-def hidden_size(path: str | Path) -> int | None:
-    """Width of the model's layers; None where its config.json is missing or has another name for it."""
-    file = Path(path) / "config.json"  # read here: transformers would be imported for it, seconds in each process
-    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return (settings.get("text_config") or settings).get("hidden_size")
-
-
 def _tokenizer_class(folder: Path) -> Any:
     """The generic class where the folder asks for it: a lookup would import torch, seconds in each process."""
     import transformers

@@ -37,7 +37,7 @@ class RunContext:
     attempt: int
     model: str  # folder or hub name of the policy at step 0
     eos_token: str = ""  # the tokenizer's end token, which environments may want to know
-    hidden_size: int | None = None  # of the trainer's layers, where its attention does not skip what is masked
+    shares_prompts: bool = True  # the trainer computes a prompt once for several samples
 
     @property
     def namespace(self) -> str:

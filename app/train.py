@@ -30,7 +30,7 @@ from ray import serve
 from ray.serve import exceptions as serve_exceptions
 
 from app import config as configuration
-from app import policy, preflight, turn
+from app import preflight, turn
 from app.admission import GATE_NAME, Admission
 from app.advantage import formula
 from app.config import Config, ConfigError
@@ -128,8 +128,7 @@ def run(config: Config, run_dir: RunDir) -> None:
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
     preflight.check_engine(config, model, use_gpu, node_memory())
     attempt = run_dir.record()["attempt"]
-    width = dense_width(config, model, use_gpu)
-    context = RunContext(run_dir.id, run_dir.path, attempt, str(model), eos_token, width)
+    context = RunContext(run_dir.id, run_dir.path, attempt, str(model), eos_token, shares_prompts(config, use_gpu))
     actors: dict[str, Any] = {}  # kept in hand: an actor without a handle is ended
     state = "failed"
     try:
@@ -151,10 +150,10 @@ def run(config: Config, run_dir: RunDir) -> None:
         _take_down(context, actors, state)
 
 
-def dense_width(config: Config, model: Path | str, use_gpu: bool) -> int | None:
-    """Width of the trainer's layers; None where `app.fsdp.attention` takes one that skips what is masked."""
+def shares_prompts(config: Config, use_gpu: bool) -> bool:
+    """Whether `app.fsdp.attention` takes our own, as far as it can be known without torch."""
     takes_flash = use_gpu and dtype_name(config, use_gpu) != "float32"
-    return None if takes_flash and importlib.util.find_spec("flash_attn") else policy.hidden_size(model)
+    return not (takes_flash and importlib.util.find_spec("flash_attn"))
 
 
 def _keep_tokenizer(model: Path, run_dir: RunDir) -> None:

@@ -113,7 +113,7 @@ class Worker:
         for table in self.stream:
             self.spans.add("waiting_for_data", waiting_since, self.spans.clock.now())
             with self.spans.measure("prepare_tensors"):
-                data = read_share(table)
+                data = read_share(table, self.trainer.shares_prompts)
             if self.phase is not None:
                 self.enter("training on the first batch")
             yield data

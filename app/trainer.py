@@ -21,9 +21,10 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from app.attention import NAME
 from app.config import Config
 from app.engine import dtype_name
-from app.fsdp import CPU, build_policy, full_parameters, gradient_norm, logits_at
+from app.fsdp import CPU, attention, build_policy, full_parameters, gradient_norm, logits_at
 from app.logprobs import entropies, scaled_logits, target_logprobs
 from app.loss import count, needs_prox_pass, needs_reference, policy_loss
 from app.loss_statistics import total
@@ -46,6 +47,7 @@ class Trainer:
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.dtype = getattr(torch, dtype_name(config, device.type == "cuda"))
+        self.shares_prompts = attention(device, self.dtype) == NAME
         self.policy: Any = build_policy(model, device, self.dtype, config.gradient_checkpointing)
         self.reference: PreTrainedModel | None = None
         if needs_reference(config):
@@ -175,7 +177,7 @@ class Trainer:
         link is 0 and ties a dummy pack to the graph: every rank must take part in the backward pass.
         """
         with self._measure(kind, pack, number):
-            logits = logits_at(policy, pack.token_ids, pack.position_ids, pack.sources)
+            logits = logits_at(policy, pack.token_ids, pack.position_ids, pack.sources, pack.layout)
             scaled = scaled_logits(logits[: pack.targets.numel()], pack.temperatures)
             return target_logprobs(scaled, pack.targets), scaled, 0.0 if pack.targets.numel() else logits.sum() * 0.0
 

@@ -1,6 +1,6 @@
 """One rank's share of a step, as the trainer backend receives it: packs of whole samples, on the device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,13 +8,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from app.attention import Layout
+
 
 @dataclass(frozen=True)
 class Pack:
     """One micro-batch: R rows of T tokens, N of them trained.
 
-    A row is one sample and padding after it, or R is 1 and samples follow each other. token_ids, position_ids: (R, T);
-    positions restart at 0 with each sample, which is all that keeps samples of one row apart.
+    A row is one sample and padding after it, or R is 1 and samples follow each other: by `layout`, where a prompt
+    stands once for several, else each with its prompt. token_ids, position_ids: (R, T); positions count in the sample.
     sources: (N,) places in the R x T tokens whose logits predict a trained token; targets: (N,) those tokens; the
     others are (N,) too. sequences: which sample of the rank's share a token belongs to.
     A dummy pack has N = 0, one token and one source.
@@ -29,6 +31,7 @@ class Pack:
     versions: torch.Tensor
     sequences: torch.Tensor
     padding_tokens: int
+    layout: Layout | None = None
     temperatures: float | torch.Tensor = 1.0
     """Sampling temperature: one of all, or (N, 1) where they differ."""
 
@@ -62,12 +65,13 @@ class TrainerData:
         return [pack for update in self.updates for pack in update]
 
 
-def read_share(table: pa.Table) -> TrainerData:
-    """A row of `batch.SHARE` → packs on the CPU."""
+def read_share(table: pa.Table, shares_prompts: bool = True) -> TrainerData:
+    """A row of `batch.SHARE` → packs on the CPU. shares_prompts: the policy's attention is app.attention's."""
     row = {name: table.column(name)[0] for name in table.column_names}
     flat = {name: _array(row[name]) for name in FLAT}
     padded = row["padded"].as_py()
-    packs = iter([_pack(flat, *bounds, padded) for bounds in _bounds(row)])
+    lay = _pad if padded else _share_prompts if shares_prompts else _line_up
+    packs = iter([_pack(flat, *bounds, lay) for bounds in _bounds(row)])
     updates = [[next(packs) for _ in range(count)] for count in row["update_packs"].as_py()]
     return TrainerData(
         step=row["step"].as_py(),
@@ -78,7 +82,10 @@ def read_share(table: pa.Table) -> TrainerData:
     )
 
 
-FLAT = ("sequence_tokens", "advantages", "temperatures", "token_ids", "trained", "rollout_logprobs", "versions")
+FLAT = (
+    *("sequence_tokens", "prompt_tokens", "advantages", "temperatures"),
+    *("token_ids", "trained", "rollout_logprobs", "versions"),
+)
 
 
 def _array(scalar: Any) -> np.ndarray:
@@ -93,7 +100,32 @@ def _bounds(row: dict[str, Any]) -> Iterator[tuple[int, int]]:
         start += count
 
 
-def _pack(flat: dict[str, np.ndarray], first: int, last: int, padded: bool) -> Pack:
+@dataclass(frozen=True)
+class Sequences:
+    """Samples one after the other, each with its prompt: ids and positions of the tokens, lengths of the samples."""
+
+    ids: np.ndarray
+    positions: np.ndarray
+    lengths: np.ndarray
+    prompts: np.ndarray
+
+    @property
+    def starts(self) -> np.ndarray:
+        return self.lengths.cumsum() - self.lengths
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Rows of tokens: `places` says where in the R x T each token of the samples went."""
+
+    places: np.ndarray
+    token_ids: np.ndarray
+    position_ids: np.ndarray
+    layout: Layout | None = None
+    padding: int = 0
+
+
+def _pack(flat: dict[str, np.ndarray], first: int, last: int, lay: Callable[[Sequences], Laid]) -> Pack:
     if first == last:
         return _dummy()
     lengths = flat["sequence_tokens"][first:last].astype(np.int64)
@@ -105,17 +137,18 @@ def _pack(flat: dict[str, np.ndarray], first: int, last: int, padded: bool) -> P
     if (positions[where] == 0).any():
         raise ValueError("a sample begins with a trained token: there is no logit that predicts it")
     ids = flat["token_ids"][tokens].astype(np.int64)
-    places, token_ids, position_ids = _laid_out(ids, lengths, positions, padded)
+    laid = lay(Sequences(ids, positions, lengths, flat["prompt_tokens"][first:last].astype(np.int64)))
     return Pack(
-        token_ids=torch.from_numpy(token_ids),
-        position_ids=torch.from_numpy(position_ids),
-        sources=torch.from_numpy(places[where] - 1),
+        token_ids=torch.from_numpy(laid.token_ids),
+        position_ids=torch.from_numpy(laid.position_ids),
+        sources=torch.from_numpy(laid.places[where - 1]),
         targets=torch.from_numpy(ids[where]),
         advantages=torch.from_numpy(flat["advantages"][sequences[where]].astype(np.float32)),
         rollout_logprobs=torch.from_numpy(flat["rollout_logprobs"][tokens][where].astype(np.float32)),
         versions=torch.from_numpy(flat["versions"][tokens][where].astype(np.int64)),
         sequences=torch.from_numpy(sequences[where]),
-        padding_tokens=token_ids.size - total,
+        padding_tokens=laid.padding,
+        layout=laid.layout,
         temperatures=_temperatures(flat["temperatures"][first:last], flat["temperatures"][sequences[where]]),
     )
 
@@ -126,17 +159,37 @@ def _temperatures(of_sequences: np.ndarray, of_tokens: np.ndarray) -> float | to
     return torch.from_numpy(of_tokens.astype(np.float32))[:, None]
 
 
-def _laid_out(
-    ids: np.ndarray, lengths: np.ndarray, positions: np.ndarray, padded: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(place of each token in the R x T ones, (R, T) token ids, (R, T) positions)."""
-    if not padded:
-        return np.arange(len(ids)), ids[None], positions[None]
-    width = int(lengths.max())
-    places = np.repeat(np.arange(len(lengths)) * width, lengths) + positions
-    token_ids = np.zeros((len(lengths), width), dtype=np.int64)
-    token_ids.flat[places] = ids
-    return places, token_ids, np.tile(np.arange(width), (len(lengths), 1))
+def _line_up(given: Sequences) -> Laid:
+    return Laid(np.arange(len(given.ids)), given.ids[None], given.positions[None])
+
+
+def _share_prompts(given: Sequences) -> Laid:
+    """The prompt of neighbours that have the same one stands once, before all of them."""
+    starts, ends = given.starts, given.starts + given.prompts
+    texts = [given.ids[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
+    owners = np.arange(len(texts))  # the sample with whose prompt a sample's own is computed
+    for i in range(1, len(texts)):
+        if texts[i] == texts[i - 1]:
+            owners[i] = owners[i - 1]
+    of_sample = np.repeat(np.arange(len(texts)), given.lengths)
+    in_prompt = given.positions < given.prompts[of_sample]
+    kept = ~in_prompt | (owners[of_sample] == of_sample)
+    # A prompt token that is left out is where that of the owner is.
+    same = np.where(in_prompt, starts[owners][of_sample] + given.positions, np.arange(len(given.ids)))
+    places = (kept.cumsum() - 1)[same]
+    after = given.lengths - given.prompts
+    prompts = [(int(given.prompts[i]), after[owners == i].tolist()) for i in np.unique(owners)]
+    return Laid(places, given.ids[kept][None], given.positions[kept][None], Layout(prompts))
+
+
+def _pad(given: Sequences) -> Laid:
+    """A row a sample, as wide as the longest."""
+    width, count = int(given.lengths.max()), len(given.lengths)
+    places = np.repeat(np.arange(count) * width, given.lengths) + given.positions
+    token_ids = np.zeros((count, width), dtype=np.int64)
+    token_ids.flat[places] = given.ids
+    positions = np.tile(np.arange(width), (count, 1))
+    return Laid(places, token_ids, positions, padding=token_ids.size - len(given.ids))
 
 
 def _dummy() -> Pack:

@@ -17,7 +17,7 @@ from typing import Any
 from app import config as configuration
 from app.batch import SHARE, BatchBuilder
 from app.config import Config
-from app.policy import hidden_size, prepare
+from app.policy import prepare
 from app.trainer_data import TrainerData, read_share
 from bench.family import Family
 from metrics import read
@@ -84,18 +84,18 @@ def torch_work(config: Config, model: str) -> Callable[[Rows], None]:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from app.attention import NAME
     from app.fsdp import logits_at
 
     torch.set_num_threads(config.trainer_threads)
-    policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa").train()
-    width = hidden_size(model)
+    policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation=NAME).train()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate)
 
     def work(rows: Rows) -> None:
-        packs = packed(rows, config, width).packs
+        packs = packed(rows, config).packs
         count = sum(pack.targets.numel() for pack in packs)
         for pack in packs:
-            logits = logits_at(policy, pack.token_ids, pack.position_ids, pack.sources)
+            logits = logits_at(policy, pack.token_ids, pack.position_ids, pack.sources, pack.layout)
             logprobs = logits.gather(-1, pack.targets[:, None])[:, 0] - logits.logsumexp(-1)
             (-(logprobs * pack.advantages).sum() / count).backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
@@ -105,11 +105,11 @@ def torch_work(config: Config, model: str) -> Callable[[Rows], None]:
     return work
 
 
-def packed(rows: Rows, config: Config, width: int | None) -> TrainerData:
+def packed(rows: Rows, config: Config) -> TrainerData:
     """The step's micro-batches, as the run cut them."""
     import pyarrow as pa
 
-    builder = BatchBuilder(config, rows[0]["step"], ranks=1, hidden_size=width)
+    builder = BatchBuilder(config, rows[0]["step"], ranks=1)
     trained = [row | {"temperature": config.temperature_of(row["env"])} for row in rows]
     (share,) = builder.shares(trained, trained)
     return read_share(pa.Table.from_pylist([share], schema=SHARE))

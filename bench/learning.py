@@ -29,7 +29,7 @@ from app import local_ray
 from app.batch import SHARE, Batch, BatchBuilder
 from app.config import Config, load
 from app.jobs import Jobs
-from app.policy import end_token_ids, hidden_size, prepare, tokenizer
+from app.policy import end_token_ids, prepare, tokenizer
 from app.prompts import PromptOrder
 from app.trainer_data import read_share
 from environments.loader import load as load_environment
@@ -62,7 +62,6 @@ class Sampler:
         self.ends = list(end_token_ids(self.tokenizer, model))
         self.policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         self.version = 0
-        self.hidden_size = hidden_size(model)
         self.environment: Any = load_environment(config.environments[0].name, config.environments[0].kwargs)
         self.train = self.environment.samples("train")
         self.held_out = self.environment.samples("eval")[: config.evals[0].num_samples]
@@ -149,7 +148,7 @@ class Sampler:
 
 def batches(sampler: Sampler, config: Config, ahead: int) -> Iterator[Batch]:
     """Complete batches; groups are drawn up to `ahead` batches before they are trained."""
-    builder, waiting = BatchBuilder(config, 1, 1, hidden_size=sampler.hidden_size), deque[list[dict[str, Any]]]()
+    builder, waiting = BatchBuilder(config, 1, 1), deque[list[dict[str, Any]]]()
     while True:
         while not builder.complete():
             while len(waiting) <= ahead * config.prompts_per_step:

@@ -69,8 +69,8 @@ def test_engines_take_no_more_of_the_cluster_than_the_run_reserves(use_gpu):
     ("device", "dtype", "expected"),
     [
         ("cuda", torch.bfloat16, "flash_attention_2"),
-        ("cuda", torch.float32, "sdpa"),  # flash attention knows half precision only
-        ("cpu", torch.bfloat16, "sdpa"),
+        ("cuda", torch.float32, "telescope"),  # flash attention knows half precision only
+        ("cpu", torch.bfloat16, "telescope"),
     ],
 )
 def test_flash_attention_is_for_half_precision_on_gpus(device, dtype, expected, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.packing import minibatches, pack, pads, share
+from app.packing import minibatches, pack, pack_groups, share
 
 # The same cases every time, and a busy machine is no failure.
 PROPERTY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -48,15 +48,28 @@ def test_every_sample_is_in_one_pack_and_no_pack_is_too_long(lengths):
     assert sum(sum(lengths[i] for i in p) <= 50 for p in packs) <= 1
 
 
-def test_rows_are_padded_where_attention_over_a_packed_sequence_would_cost_more():
-    lengths = [*range(10, 100, 10)] * 10
-    assert pads(lengths, 2048, hidden_size=256)  # 24 % of padding, against attention that is 23 times as wide
-    assert not pads(lengths, 2048, hidden_size=8192)
-    assert not pads([100] + [10] * 50, 512, hidden_size=256)  # nothing but padding
-    assert pads([70] * 64, 2048, hidden_size=8192)  # nothing to pad
-    assert not pads(lengths, 2048, hidden_size=None)  # flash attention
-    assert pads([70] * 64, 2048, hidden_size=None)
-    assert pads([], 2048, hidden_size=256)
+def test_a_group_stays_together_and_its_prompt_counts_once():
+    prompts, lengths, groups = [40] * 6, [50, 60, 70, 50, 60, 70], [7, 7, 7, 8, 8, 8]
+    assert pack_groups(prompts, lengths, groups, 200) == [[0, 1, 2, 3, 4, 5]]  # 2 x (40 + 10 + 20 + 30)
+    assert pack_groups(prompts, lengths, groups, 199) == [[0, 1, 2], [3, 4, 5]]
+    assert pack_groups(prompts, lengths, groups, 90) == [[0, 1], [2], [3, 4], [5]]  # of 70 each
+    assert pack_groups([0] * 6, lengths, groups, 70) == [[i] for i in (2, 5, 1, 4, 0, 3)]
+
+
+SAMPLES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 5)), max_size=60)
+
+
+@PROPERTY
+@given(SAMPLES)
+def test_samples_of_groups_are_in_one_pack_each_and_no_pack_is_too_long(samples):
+    prompts = [10 * group + 1 for _, _, group in samples]  # one of a group, as in a run
+    lengths = [prompt + more for prompt, (_, more, _) in zip(prompts, samples, strict=True)]
+    groups = [group for _, _, group in samples]
+    packs = pack_groups(prompts, lengths, groups, 101)
+    assert sorted(i for p in packs for i in p) == list(range(len(samples)))
+    for p in packs:
+        runs = [i for k, i in enumerate(p) if k == 0 or groups[p[k - 1]] != groups[i]]
+        assert sum(lengths[i] - prompts[i] for i in p) + sum(prompts[i] for i in runs) <= 101
 
 
 @PROPERTY

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from app import chat, embedded, model_cache, policy
 from app.model_cache import BadPolicy, cached
 from app.orthogonal import OrthogonalMomentum, orthogonal
-from app.train import dense_width
+from app.train import shares_prompts
 from tests.app.tiny import tiny_config
 
 
@@ -45,7 +45,6 @@ def test_the_embedded_policy_is_a_llama_of_three_million_parameters(cache):
     tokenizer = policy.tokenizer(folder)
     assert (model.config.eos_token_id, tokenizer.eos_token) == (tokenizer.eos_token_id, "<eos>")
     assert len(tokenizer) == model.config.vocab_size == 100
-    assert policy.hidden_size(folder) == model.config.hidden_size == 256
 
 
 def test_a_plain_tokenizer_is_loaded_without_torch(cache):
@@ -63,14 +62,6 @@ def test_every_end_token_of_the_generation_config_ends_a_turn(characters, tmp_pa
     assert policy.end_token_ids(characters, tmp_path) == (characters.eos_token_id,)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
     assert policy.end_token_ids(characters, tmp_path) == (2, 7)
-
-
-def test_the_width_of_a_model_is_read_where_its_config_tells_it(tmp_path):
-    assert policy.hidden_size(tmp_path) is None
-    (tmp_path / "config.json").write_text('{"text_config": {"hidden_size": 64}}')
-    assert policy.hidden_size(tmp_path) == 64
-    (tmp_path / "config.json").write_text('{"n_embd": 64}')
-    assert policy.hidden_size(tmp_path) is None
 
 
 def test_it_is_built_once_and_again_for_other_settings(cache):
@@ -243,11 +234,9 @@ def test_smollm2_without_its_package_names_the_extra(monkeypatch):
         policy.prepare("smollm2", [], seed=0)
 
 
-def test_packing_is_free_only_where_attention_skips_what_is_masked(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text('{"hidden_size": 64}')
-    plain = tiny_config()
-    assert dense_width(plain, tmp_path, use_gpu=True) == 64
+def test_a_prompt_is_computed_once_where_the_trainer_takes_its_own_attention(monkeypatch):
+    assert shares_prompts(tiny_config(), use_gpu=True)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "flash_attn" else None)
-    assert dense_width(plain, tmp_path, use_gpu=True) is None
-    assert dense_width(plain, tmp_path, use_gpu=False) == 64
-    assert dense_width(tiny_config(dtype="float32"), tmp_path, use_gpu=True) == 64
+    assert not shares_prompts(tiny_config(), use_gpu=True)
+    assert shares_prompts(tiny_config(), use_gpu=False)
+    assert shares_prompts(tiny_config(dtype="float32"), use_gpu=True)

@@ -18,6 +18,7 @@ ONE_WORKER: dict[str, dict[str, Any]] = {
     "plain": {},
     "no packing": {"packing": False},
     "small packs": {"seq_len": 32},
+    "masked": {"attention": "sdpa"},
     "recomputed": {"gradient_checkpointing": True},
     "half": {"dtype": "bfloat16"},
     "frozen": {"freeze": "layers.0"},
@@ -98,8 +99,9 @@ def test_two_workers_give_the_loss_and_gradient_of_one(one, two, case):
     assert_same(two[case], one["plain"])
 
 
-@pytest.mark.parametrize("case", ["no packing", "small packs"])
+@pytest.mark.parametrize("case", ["no packing", "small packs", "masked"])
 def test_packing_does_not_change_loss_or_gradient(one, case):
+    """masked: each sample with its prompt, kept apart by the mask that transformers makes of the positions."""
     assert_same(one[case], one["plain"])
 
 

@@ -13,7 +13,7 @@ TOKENS = [11, 12, 21, 22, 23, 13]
 SAMPLED = [True, True, False, False, False, True]
 
 
-def packs(*environments: str, **config) -> list[Pack]:
+def packs(*environments: str, shares_prompts: bool = True, **config) -> list[Pack]:
     """The packs of a step with one conversation of each of these environments in every group."""
     entries = [{"name": "sums", "label": "hot"}, {"name": "sums", "label": "cold", "temperature": 0.5}]
     builder = BatchBuilder(tiny_config(environments=entries, prompts_per_step=len(environments), **config), 1, 1)
@@ -26,7 +26,35 @@ def packs(*environments: str, **config) -> list[Pack]:
     for group_id, env in enumerate(environments):
         builder.add([scored(group_id, index, float(index), env=env, **said) for index in range(4)])
     share = pa.Table.from_pylist(builder.take().shares, schema=SHARE)
-    return read_share(share).packs
+    return read_share(share, shares_prompts).packs
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"shares_prompts": False}, {"packing": False}], ids=["prompts shared", "in line", "padded"]
+)
+def test_however_samples_are_laid_out_each_token_is_predicted_by_the_one_before_it(how):
+    (pack,) = packs("hot", "hot", seq_len=128, **how)
+    ids, positions = pack.token_ids.flatten()[pack.sources], pack.position_ids.flatten()[pack.sources]
+    assert pack.targets.tolist() == [11, 12, 13] * 8
+    # The two groups have prompts of their own that end with the same token.
+    assert ids.tolist() == [5, 11, 23] * 8
+    assert positions.tolist() == [2, 3, 7] * 8
+
+
+def test_a_prompt_stands_once_and_its_samples_follow():
+    (pack,) = packs("hot", "hot", seq_len=128)
+    assert pack.layout is not None
+    assert pack.layout.prompts == [(3, [6, 6, 6, 6])] * 2
+    assert pack.token_ids.shape == pack.position_ids.shape == (1, 2 * (3 + 4 * 6))
+    assert pack.token_ids[0, :9].tolist() == [1, 4, 5, *TOKENS]
+    assert pack.position_ids[0, :15].tolist() == [*range(9), *range(3, 9)]
+    assert pack.padding_tokens == 0
+    assert len(pack.sources.unique()) < len(pack.sources), "the first tokens of a group have one source"
+
+
+def test_a_group_that_a_pack_does_not_hold_has_its_prompt_in_each():
+    prompts = [pack.layout.prompts for pack in packs("hot", seq_len=16, max_prompt_tokens=4, max_tokens=12)]
+    assert prompts == [[(3, [6, 6])], [(3, [6, 6])]]
 
 
 def test_tokens_of_the_environment_are_read_and_never_trained():
@@ -35,7 +63,7 @@ def test_tokens_of_the_environment_are_read_and_never_trained():
     assert pack.targets[of_one].tolist() == [11, 12, 13]
     assert pack.rollout_logprobs[of_one].tolist() == [-1.0, -2.0, -3.0]
     assert pack.versions.unique().tolist() == [0]
-    assert pack.token_ids.shape == (4, 3 + len(TOKENS))
+    assert pack.token_ids.shape == (1, 3 + 4 * len(TOKENS))
     # The logits that predict the last token are those of the environment's last.
     assert pack.token_ids.flatten()[pack.sources[of_one]].tolist() == [5, 11, 23]
 

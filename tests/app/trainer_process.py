@@ -23,7 +23,7 @@ PROBE = [1, 5, 9, 20, 7, 30, 3]
 """Token ids whose log-probabilities after the last step are part of the values of a case that saves."""
 
 
-def batch(config: Config, step: int, empty: bool, nonfinite: bool) -> Any:
+def batch(config: Config, step: int, empty: bool, nonfinite: bool, shares_prompts: bool) -> Any:
     builder = BatchBuilder(config, step, dist.get_world_size())
     rewards = [0, 0, 0, 0] if empty else [1, 0, 0, 0.5]
     for g in range(4):
@@ -31,7 +31,7 @@ def batch(config: Config, step: int, empty: bool, nonfinite: bool) -> Any:
     share = builder.take().shares[dist.get_rank()]
     if nonfinite:
         share["advantages"] = [float("inf")] * len(share["advantages"])
-    return read_share(pa.Table.from_pylist([share], schema=SHARE))
+    return read_share(pa.Table.from_pylist([share], schema=SHARE), shares_prompts)
 
 
 def _group(group_id: int, rewards: list[float], step: int) -> list[dict[str, Any]]:
@@ -43,18 +43,21 @@ def _group(group_id: int, rewards: list[float], step: int) -> list[dict[str, Any
 
 def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """Trains three steps as the case says. Options that are not the trainer's own are taken out first."""
-    names = ("empty_step", "nonfinite_step", "restart_after", "save", "restore", "freeze")
-    empty, nonfinite, restart, save, restore, frozen = (case.pop(name, None) for name in names)
+    names = ("empty_step", "nonfinite_step", "restart_after", "save", "restore", "freeze", "attention")
+    empty, nonfinite, restart, save, restore, frozen, attention = (case.pop(name, None) for name in names)
     config = tiny_config(**case, **({"max_discards_per_step": 0} if empty else {}))
     trainer = Trainer(config, str(folder / "model"), torch.device("cpu"))
     if restore:
         assert checkpoint.restore(sealed.newest(folder), trainer).step == STEPS
     for name, parameter in trainer.policy.named_parameters():
         parameter.requires_grad_(frozen is None or frozen not in name)
+    if attention:
+        trainer.policy.set_attn_implementation(attention)
+        trainer.shares_prompts = False
     before = {name: value.clone() for name, value in trainer.full_parameters()}
     values: list[dict[str, Any]] = []
     for step in range(1, STEPS + 1):
-        values.append(trainer.train_step(batch(config, step, step == empty, step == nonfinite)))
+        values.append(trainer.train_step(batch(config, step, step == empty, step == nonfinite, trainer.shares_prompts)))
         if step == restart:
             trainer = restarted(config, folder / "model", trainer, step)
     if save:

@@ -54,8 +54,8 @@ PART_OF_THE_CONTRACT = (
     "tokens_completion_mean stop_reason_length_pct discarded_count timing_step_total timing_waiting_for_data "
     "timing_forward_total timing_backward_microbatch_mean timing_weight_sync_trainer_total timing_generation_pct "
     "timing_weight_sync_inference_total throughput/samples_per_s eval/sums/reward_mean ledger/trained "
-    "timing_waiting_for_metrics_total metrics/unacknowledged engine/running engine/waiting engine/kv_cache engine/steps "
-    "engine/prefix_cache_hits engine/preemptions"
+    "timing_waiting_for_metrics_total metrics/unacknowledged engine/running engine/waiting engine/kv_cache "
+    "engine/steps engine/prefix_cache_hits engine/preemptions"
 )
 
 SYNCHRONOUS = {"max_async_rollout": 0, "checkpoint_every": 2, "num_workers": 2, "cpus_per_worker": 0.2}

@@ -1,0 +1,103 @@
+"""Attention for packed samples: a prompt is computed once for all its samples, and nothing that is masked is computed.
+
+For layers that take their attention by name from transformers, which hands `layout` through to it. The samples of a
+group have the same prompt: in a row it stands once, and what follows it in each sample comes after it. A token sees the
+prompt and its own sample up to itself, as if the sample stood alone: positions and results are the same.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+NAME = "telescope"
+
+
+class Layout:
+    """How the tokens of a row follow each other: (tokens of a prompt, tokens after it in each of its samples)."""
+
+    def __init__(self, prompts: list[tuple[int, list[int]]]) -> None:
+        self.prompts = prompts
+        self.calls = 0  # of `attend`: a policy that does not use it would let samples see each other
+
+    def slices(self) -> Iterator[tuple[slice, list[slice]]]:
+        """The places of each prompt and of its continuations in the row."""
+        at = 0
+
+        def after(length: int) -> slice:
+            nonlocal at
+            at += length
+            return slice(at - length, at)
+
+        for prompt, continuations in self.prompts:
+            yield after(prompt), [after(length) for length in continuations]
+
+
+def attend(
+    _module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: None,
+    *,
+    layout: Layout | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """(R, heads, T, d) queries, keys and values → (R, T, heads, d). Without a layout each row is one sample.
+
+    Raises NotImplementedError for kinds of attention that this is not.
+    """
+    for name in ("softcap", "s_aux"):
+        if others.get(name) is not None:
+            raise NotImplementedError(
+                f"the policy's attention has {name}, which the trainer does not know; use another model, or a GPU with "
+                "flash attention"
+            )
+
+    def one(rows: slice, keys: Tensor, values: Tensor) -> Tensor:
+        return _causal(query[:, :, rows], keys, values, scaling, dropout, sliding_window)
+
+    if layout is None:
+        parts = [one(slice(None), key, value)]
+    else:
+        layout.calls += 1
+        parts = []
+        for prompt, continuations in layout.slices():
+            of_prompt = key[:, :, prompt], value[:, :, prompt]
+            parts.append(one(prompt, *of_prompt))
+            for rows in continuations:
+                own = key[:, :, rows], value[:, :, rows]
+                parts.append(one(rows, *(torch.cat(pair, 2) for pair in zip(of_prompt, own, strict=True))))
+    return torch.cat(parts, 2).transpose(1, 2).contiguous(), None
+
+
+def _causal(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, dropout: float, window: int | None
+) -> Tensor:
+    """Queries are the last ones of the keys' tokens; each sees the keys up to its own, `window` of them at most."""
+    rows, width = query.shape[2], key.shape[2]
+    earlier = width - rows
+    mask = None
+    if earlier or (window or width) < width:
+        mask = torch.ones((rows, width), dtype=torch.bool, device=query.device).tril(earlier)
+        if window is not None:
+            mask = mask.triu(earlier - window + 1)
+    return scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
