@@ -2,7 +2,8 @@
 
 For layers that take their attention by name from transformers, which hands `layout` through to it. The samples of a
 group have the same prompt: in a row it stands once, and what follows it in each sample comes after it. A token sees the
-prompt and its own sample up to itself, as if the sample stood alone: positions and results are the same.
+prompt and its own sample up to itself, as if the sample stood alone: positions and results are the same (Prefix
+Grouper, arXiv 2506.05433).
 """
 
 from collections.abc import Iterator
@@ -11,9 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "telescope"
+UNKNOWN = ("attention_mask", "softcap", "s_aux")
+LAYER_TYPES = {"full_attention", "sliding_attention"}
+REMEDY = "the trainer's attention does not know; use another model, or a GPU with flash attention"
 
 
 class Layout:
@@ -36,12 +41,19 @@ class Layout:
             yield after(prompt), [after(length) for length in continuations]
 
 
+def check(config: PreTrainedConfig) -> None:
+    """Raises NotImplementedError for a model whose layers need more than this attention."""
+    types = getattr(config.get_text_config(), "layer_types", None) or ()
+    if others := sorted(set(types) - LAYER_TYPES):
+        raise NotImplementedError(f"model {config.name_or_path!r} has layers of {', '.join(others)}, which {REMEDY}")
+
+
 def attend(
-    _module: Any,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    _mask: None,
+    attention_mask: None,
     *,
     layout: Layout | None = None,
     scaling: float | None = None,
@@ -53,12 +65,9 @@ def attend(
 
     Raises NotImplementedError for kinds of attention that this is not.
     """
-    for name in ("softcap", "s_aux"):
-        if others.get(name) is not None:
-            raise NotImplementedError(
-                f"the policy's attention has {name}, which the trainer does not know; use another model, or a GPU with "
-                "flash attention"
-            )
+    for name, given in {"attention_mask": attention_mask, **others}.items():
+        if name in UNKNOWN and given is not None:
+            raise NotImplementedError(f"{type(module).__name__} has {name}, which {REMEDY}")
 
     def one(rows: slice, keys: Tensor, values: Tensor) -> Tensor:
         return _causal(query[:, :, rows], keys, values, scaling, dropout, sliding_window)

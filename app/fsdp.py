@@ -11,7 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from app.attention import NAME, Layout
+from app.attention import NAME, Layout, check
 
 CPU = torch.device("cpu")
 
@@ -26,6 +26,8 @@ def build_policy(
     policy: Any = AutoModelForCausalLM.from_pretrained(
         model, dtype=torch.float32, attn_implementation=attention(device, dtype)
     )
+    if policy.config._attn_implementation == NAME:
+        check(policy.config)
     # With a cache the packed sequences would see each other.
     policy.config.use_cache = False
     if gradient_checkpointing:

@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
-from app.attention import NAME, Layout
+from app.attention import NAME, Layout, check
 from app.fsdp import logits_at
 
 SHAPE = {
@@ -80,19 +80,13 @@ def test_a_row_without_a_layout_is_one_sample(policies):
     assert torch.allclose(alone(mine), alone(theirs), atol=1e-5)
 
 
-def test_a_sample_sees_nothing_of_its_neighbours():
+def test_a_sample_sees_nothing_of_its_neighbours(monkeypatch):
     torch.manual_seed(0)
     policy = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE), attn_implementation=NAME)
     before = shared(policy)
-    changed = SAMPLES[0][1]
-    rows = [4]  # behind [13]: its own logits and no others change
-    try:
-        changed[0] = 30
-        after = shared(policy)
-    finally:
-        changed[0] = 13
-    moved = (before - after).abs().max(-1).values > 1e-6
-    assert moved.nonzero()[:, 0].tolist() == [rows[0] + 1]
+    monkeypatch.setitem(globals(), "SAMPLES", [[SAMPLES[0][0], [30], SAMPLES[0][2]], SAMPLES[1]])
+    moved = (before - shared(policy)).abs().max(-1).values > 1e-6
+    assert moved.nonzero()[:, 0].tolist() == [5]  # after the four of the first sample and that of the prompt
 
 
 def test_a_policy_with_other_attention_is_refused_before_samples_see_each_other():
@@ -101,10 +95,17 @@ def test_a_policy_with_other_attention_is_refused_before_samples_see_each_other(
         shared(policy)
 
 
-def test_attention_that_is_more_than_this_is_refused():
-    class Sinks(PreTrainedConfig):
-        pass
-
+@pytest.mark.parametrize("more", [{"softcap": 30.0}, {"s_aux": torch.zeros(6)}])
+def test_attention_that_is_more_than_this_is_refused(more):
     policy = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE), attn_implementation=NAME)
-    with pytest.raises(NotImplementedError, match="has softcap, which the trainer does not know"):
-        policy(input_ids=torch.tensor([PROMPTS[0]]), use_cache=False, softcap=30.0)
+    with pytest.raises(NotImplementedError, match=r"LlamaAttention has .*, which the trainer's attention does not know"):
+        policy(input_ids=torch.tensor([PROMPTS[0]]), use_cache=False, **more)
+
+
+@pytest.mark.parametrize("other", ["chunked_attention", "linear_attention"])
+def test_layers_through_which_packed_samples_would_see_each_other_are_refused(other):
+    """Their masks are made by transformers for the attention that it knows."""
+    shape = Qwen2Config(**SHAPE, layer_types=["full_attention", other])
+    with pytest.raises(NotImplementedError, match=f"has layers of {other}, which the trainer's attention"):
+        check(shape)
+    check(Qwen2Config(**SHAPE, layer_types=["full_attention", "sliding_attention"]))

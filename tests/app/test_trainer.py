@@ -2,9 +2,9 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +39,14 @@ TWO_WORKERS: dict[str, dict[str, Any]] = {
 Steps = list[dict[str, float]]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def train(folder: Path, ranks: int, cases: dict[str, dict[str, Any]]) -> dict[str, Steps]:
     """case → the values of each of its three steps; every rank must return the same."""
-    port = str(free_port())
+    meeting = f"file://{tempfile.mkdtemp(dir=folder)}/ranks"
     processes = [
         subprocess.Popen(
             [sys.executable, str(HERE / "trainer_process.py"), str(folder), json.dumps(cases)],
             env=os.environ
-            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MEETING": meeting}
             | {"PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """One rank of tests/app/test_trainer.py: trains synthetic batches and prints the values of each step as JSON."""
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -93,7 +94,8 @@ def restarted(config: Config, model: Path, trainer: Trainer, step: int) -> Train
 
 
 def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
-    dist.init_process_group("gloo")
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=os.environ["MEETING"], rank=rank, world_size=world)
     torch.set_num_threads(1)
     print(json.dumps({name: steps_of(case, folder) for name, case in cases.items()}))
     dist.destroy_process_group()
