@@ -17,6 +17,7 @@ import psutil
 START_LIMIT_S = 120.0
 POLITE_S = 4.0
 STOP_LIMIT_S = 20.0
+LEAST_STORE_MB = 500
 MARK = "TELESCOPE_LOCAL_RAY"
 ANY_ADDRESS = {"0.0.0.0", "::"}
 ENVIRONMENT = {
@@ -98,15 +99,25 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def local_ray(num_cpus: int, object_store_mb: int = 500) -> Iterator[LocalRay]:
+def local_ray(num_cpus: int, object_store_mb: int | None = None) -> Iterator[LocalRay]:
     """Start Ray with its dashboard (Ray Jobs needs it) and take every process of it down again."""
     with tempfile.TemporaryDirectory(prefix="telescope-ray-", ignore_cleanup_errors=True) as name, _guard(name):
-        cluster = _start(Path(name), num_cpus, object_store_mb)
+        cluster = _start(Path(name), num_cpus, object_store_mb or store_mb())
         try:
             _await_ready(cluster)
             yield cluster
         finally:
             _stop(cluster)
+
+
+def store_mb() -> int:
+    """Megabytes for Ray's objects: an eighth of the free memory. Two versions of the weights have to fit, else every
+    push goes through the disk."""
+    free = psutil.virtual_memory().available // 8
+    shared = Path("/dev/shm")  # where they lie
+    if shared.is_dir():
+        free = min(free, shutil.disk_usage(shared).free // 2)
+    return max(LEAST_STORE_MB, free // 1_000_000)
 
 
 @contextlib.contextmanager

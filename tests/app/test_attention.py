@@ -98,7 +98,9 @@ def test_a_policy_with_other_attention_is_refused_before_samples_see_each_other(
 @pytest.mark.parametrize("more", [{"softcap": 30.0}, {"s_aux": torch.zeros(6)}])
 def test_attention_that_is_more_than_this_is_refused(more):
     policy = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE), attn_implementation=NAME)
-    with pytest.raises(NotImplementedError, match=r"LlamaAttention has .*, which the trainer's attention does not know"):
+    with pytest.raises(
+        NotImplementedError, match=r"LlamaAttention has .*, which the trainer's attention does not know"
+    ):
         policy(input_ids=torch.tensor([PROMPTS[0]]), use_cache=False, **more)
 
 
