@@ -30,20 +30,22 @@ engine(
 )
 engine(
     "kv_cache",
-    "Share of an engine's key-value cache in use, after a step, on average. Near 1, requests wait for memory or are "
-    "preempted.",
+    "Share of an engine's key-value cache in use, after a step, on average. Near 1, requests wait for memory or lose "
+    "it to others.",
     unit="fraction",
 )
 engine(
     "prefix_cache_hits",
-    "Share of the prompt tokens of new requests whose keys and values were in the prefix cache. Every push empties it.",
+    "Share of the prompt tokens of new requests whose keys and values were in the prefix cache. It holds whole "
+    "blocks (of 128 tokens on a CPU), and every push empties it.",
     unit="fraction",
     reduction="sum of the cached tokens divided by sum of the prompt tokens",
     absent_when="no request was begun",
 )
 engine(
     "preemptions",
-    "Requests that lost their place to others for want of key-value cache, and are computed again from their start.",
+    "Requests whose keys and values were dropped and are computed again: all that run at a push with weight_update "
+    "in_flight, others for want of key-value cache.",
     unit="requests",
     reduction="sum over the replicas",
 )
