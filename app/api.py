@@ -234,7 +234,7 @@ async def _readable_body(request: Request) -> None:
         return found
 
     sent = request.headers.get("content-type", "nothing")
-    if sent.partition(";")[0].strip() != "application/json":
+    if sent.partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, f"the body came as {sent[:80]!r}; send it with 'Content-Type: application/json'")
     body = await request.body()
     if len(body) > MOST_BYTES:

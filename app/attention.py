@@ -1,4 +1,4 @@
-"""Attention for packed samples: a prompt is computed once for all its samples, and nothing that is masked is computed.
+"""Attention for packed samples: a prompt is computed once for all its samples, and samples do not meet.
 
 For layers that take their attention by name from transformers, which hands `layout` through to it. The samples of a
 group have the same prompt: in a row it stands once, and what follows it in each sample comes after it. A token sees the
@@ -6,6 +6,7 @@ prompt and its own sample up to itself, as if the sample stood alone: positions 
 Grouper, arXiv 2506.05433).
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 NAME = "telescope"
 UNKNOWN = ("attention_mask", "softcap", "s_aux")
 LAYER_TYPES = {"full_attention", "sliding_attention"}
-REMEDY = "the trainer's attention does not know; use another model, or a GPU with flash attention"
+UNTOLD = -1
+REMEDY = "the trainer's attention of packed samples does not know; set packing=false, or use another model"
 
 
 class Layout:
@@ -42,7 +44,7 @@ class Layout:
 
 
 def check(config: PreTrainedConfig) -> None:
-    """Raises NotImplementedError for a model whose layers need more than this attention."""
+    """Raises NotImplementedError for a model with layers through which packed samples would see each other."""
     types = getattr(config.get_text_config(), "layer_types", None) or ()
     if others := sorted(set(types) - LAYER_TYPES):
         raise NotImplementedError(f"model {config.name_or_path!r} has layers of {', '.join(others)}, which {REMEDY}")
@@ -58,7 +60,7 @@ def attend(
     layout: Layout | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    sliding_window: int | None = None,
+    sliding_window: int | None = UNTOLD,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """(R, heads, T, d) queries, keys and values → (R, T, heads, d). Without a layout each row is one sample.
@@ -68,6 +70,10 @@ def attend(
     for name, given in {"attention_mask": attention_mask, **others}.items():
         if name in UNKNOWN and given is not None:
             raise NotImplementedError(f"{type(module).__name__} has {name}, which {REMEDY}")
+    if sliding_window == UNTOLD:  # some models say it only in the mask that transformers makes
+        sliding_window = None
+        if longest(key, layout) > (getattr(module.config, "sliding_window", None) or math.inf):
+            raise NotImplementedError(f"{type(module).__name__} has a sliding window, which {REMEDY}")
 
     def one(rows: slice, keys: Tensor, values: Tensor) -> Tensor:
         return _causal(query[:, :, rows], keys, values, scaling, dropout, sliding_window)
@@ -86,6 +92,13 @@ def attend(
     return torch.cat(parts, 2).transpose(1, 2).contiguous(), None
 
 
+def longest(key: Tensor, layout: Layout | None) -> int:
+    """Tokens of the longest sample of a row."""
+    if layout is None:
+        return key.shape[2]
+    return max(prompt + max(continuations, default=0) for prompt, continuations in layout.prompts)
+
+
 def _causal(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, dropout: float, window: int | None
 ) -> Tensor:
@@ -97,6 +110,8 @@ def _causal(
         mask = torch.ones((rows, width), dtype=torch.bool, device=query.device).tril(earlier)
         if window is not None:
             mask = mask.triu(earlier - window + 1)
+    if mask is not None and query.is_cuda:  # with a mask and grouped heads CUDA has the slow kernel only
+        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
     return scaled_dot_product_attention(
         query,
         key,

@@ -6,6 +6,7 @@ Every sample that arrives leaves in exactly one bin. Pure: no Ray, no torch.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -200,12 +201,8 @@ class BatchBuilder:
     def shares(self, trained: list[dict], everything: list[dict]) -> list[dict[str, Any]]:
         """Each rank's share of the trained samples, as rows of `SHARE`; everything: all that the step used up."""
         groups = sorted({s["group_id"] for s in everything})
-        common = {
-            "step": self.step,
-            "padded": not self.config.packing,
-            "groups": groups,
-            "samples_message": self.step,
-        }
+        padded = not self.config.packing
+        common = {"step": self.step, "padded": padded, "groups": groups, "samples_message": self.step}
         parts = minibatches(len(trained), self.config.minibatches, f"{self.config.seed}/{self.step}")
         updates = [self._packed([trained[i] for i in part]) for part in parts]
         return [common | _flat([update[rank] for update in updates]) for rank in range(self.ranks)]
@@ -218,6 +215,9 @@ class BatchBuilder:
         elif self.shares_prompts:
             prompts, groups = [len(s["prompt_ids"]) for s in samples], [s["group_id"] for s in samples]
             packs = pack_groups(prompts, lengths, groups, seq_len)
+            for before, i in (pair for one in packs for pair in pairwise(one)):
+                if groups[before] == groups[i]:
+                    lengths[i] -= prompts[i]  # it stands before the other
         else:
             packs = pack(lengths, seq_len)
         return [[[samples[i] for i in one] for one in own] for own in share(packs, lengths, self.ranks)]

@@ -126,6 +126,7 @@ class PolicyEngine:
             os.environ["VLLM_RPC_BASE_PATH"] = folder
             self.engine = AsyncLLM.from_engine_args(arguments, stat_loggers=[stat_logger(self.counts)])
             await self.engine.is_paused()
+            del os.environ["VLLM_RPC_BASE_PATH"]
         await self.clock.refresh_async()
         await self.catch_up()
 

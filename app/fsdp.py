@@ -17,16 +17,21 @@ CPU = torch.device("cpu")
 
 
 def build_policy(
-    model: str | Path, device: torch.device, dtype: torch.dtype, gradient_checkpointing: bool = False
+    model: str | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    gradient_checkpointing: bool = False,
+    packing: bool = True,
 ) -> PreTrainedModel:
     """Loads the model in float32 master weights and shards it over all ranks, layer by layer.
 
-    dtype: what is computed in; below float32 it becomes FSDP's mixed precision with float32 reduction.
+    dtype: what is computed in; below float32 it becomes FSDP's mixed precision with float32 reduction. Raises
+    NotImplementedError for a model in which packed samples would see each other.
     """
     policy: Any = AutoModelForCausalLM.from_pretrained(
-        model, dtype=torch.float32, attn_implementation=attention(device, dtype)
+        model, dtype=torch.float32, attn_implementation=attention(device, dtype, packing)
     )
-    if policy.config._attn_implementation == NAME:
+    if packing:
         check(policy.config)
     # With a cache the packed sequences would see each other.
     policy.config.use_cache = False
@@ -51,14 +56,15 @@ def shard(policy: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> 
     return policy
 
 
-def attention(device: torch.device, dtype: torch.dtype) -> str:
-    """Flash attention where it is installed and knows the arithmetic, else our own, which does a prompt once."""
+def attention(device: torch.device, dtype: torch.dtype, packing: bool = True) -> str:
+    """Flash attention where it is installed and knows the arithmetic, else our own, which does a prompt once; PyTorch's
+    for padded rows."""
     if device.type == "cuda" and dtype != torch.float32:
         from transformers.utils import is_flash_attn_2_available
 
         if is_flash_attn_2_available():
             return "flash_attention_2"
-    return NAME
+    return NAME if packing else "sdpa"
 
 
 def logits_at(

@@ -10,6 +10,7 @@ from typing import Any
 
 logger = logging.getLogger("telescope")
 LOG_EVERY_S = 10.0
+LAST_LINE_S = 1.0  # a stop leaves few seconds to take engines down
 SPEED_OVER_STEPS = 5  # one step is too noisy to tell the time left from
 LEDGER = "ledger/"
 # Of all scored samples: the groups that are left to train look worse and worse as the policy gets better.
@@ -77,8 +78,11 @@ def logged(run_dir: Path, steps: int) -> Iterator[None]:
         progress = Progress(steps)
         while True:
             ended = over.wait(LOG_EVERY_S)
-            if progress.feed(read.series(run_dir, since=progress.last_step or None)):
-                logger.info(progress.line())
+            try:
+                if progress.feed(read.series(run_dir, since=progress.last_step or None)):
+                    logger.info(progress.line())
+            except OSError as error:
+                logger.warning("progress cannot be read: %s", error)
             if ended:
                 return
 
@@ -88,7 +92,7 @@ def logged(run_dir: Path, steps: int) -> Iterator[None]:
         yield
     finally:
         over.set()
-        follower.join(LOG_EVERY_S)
+        follower.join(LAST_LINE_S)
 
 
 def held_out(rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -56,8 +56,10 @@ class Publisher:
         return self._engines_did(loads) | (self._probe(version) if self.config.probe else {})
 
     def _engines_did(self, loads: list[Loaded]) -> dict[str, float]:
-        before, self.counts = self.counts, {load.engine: load.counts for load in loads}
-        return engine_metrics(self.counts, before)
+        now = {load.engine: load.counts for load in loads}
+        values = engine_metrics(now, self.counts)
+        self.counts |= now  # an engine that misses a push goes on from what it had
+        return values
 
     def _joined(self) -> Any:
         from app.weight_group import EnginesClient, WeightGroup  # imports vLLM, seconds in the trainer's process

@@ -68,6 +68,8 @@ class Worker:
         self.phase: str | None = None
         self.enter("loading the trainer")
         self.trainer = load_backend(config, context, device_of_worker(config))
+        if context.shares_prompts and not self.trainer.shares_prompts and config.packing:
+            raise RuntimeError("flash-attn is installed for this worker and not for the driver: install it for both")
         self.resume_point = self._restored()
         self.spans = self.trainer.spans
         self.spans.clock = Clock(store(context.namespace))

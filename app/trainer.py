@@ -47,11 +47,11 @@ class Trainer:
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.dtype = getattr(torch, dtype_name(config, device.type == "cuda"))
-        self.shares_prompts = attention(device, self.dtype) == NAME
-        self.policy: Any = build_policy(model, device, self.dtype, config.gradient_checkpointing)
+        self.shares_prompts = attention(device, self.dtype, config.packing) == NAME
+        self.policy: Any = build_policy(model, device, self.dtype, config.gradient_checkpointing, config.packing)
         self.reference: PreTrainedModel | None = None
         if needs_reference(config):
-            self.reference = build_policy(model, device, self.dtype).requires_grad_(False)
+            self.reference = build_policy(model, device, self.dtype, packing=config.packing).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(),
             lr=config.learning_rate,

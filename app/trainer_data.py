@@ -83,9 +83,9 @@ def read_share(table: pa.Table, shares_prompts: bool = True) -> TrainerData:
 
 
 FLAT = (
-    *("sequence_tokens", "prompt_tokens", "advantages", "temperatures"),
-    *("token_ids", "trained", "rollout_logprobs", "versions"),
-)
+    "sequence_tokens", "prompt_tokens", "advantages", "temperatures",
+    "token_ids", "trained", "rollout_logprobs", "versions",
+)  # fmt: skip
 
 
 def _array(scalar: Any) -> np.ndarray:

@@ -92,7 +92,7 @@ async def _undeclared(_request: Request, error: Any) -> JSONResponse:
 
 
 def _fault(one: dict[str, Any]) -> str:
-    where = ".".join(map(str, one["loc"][1:])) or one["loc"][0]
+    where = ascii(".".join(map(str, one["loc"][1:])) or one["loc"][0])[1:-1][:80]  # a key may hold anything
     if one["type"] == "json_invalid":
         return f"the body is not JSON: {one['ctx']['error']} at character {where}"
     return f"{where}: {one['msg']}, got {one['input']!r:.60}"

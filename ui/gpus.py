@@ -18,12 +18,14 @@ def gpus() -> dict[str, Any]:
         return {"found": [], "problem": None}
     command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"found": [], "problem": f"nvidia-smi: {error}"}
     if done.returncode:
         return {"found": [], "problem": f"nvidia-smi: {(done.stdout or done.stderr).strip()[:200]}"}
-    rows = csv.reader(done.stdout.splitlines(), skipinitialspace=True)
+    rows = list(csv.reader(done.stdout.splitlines(), skipinitialspace=True))
+    if any(len(row) != len(FIELDS) for row in rows):
+        return {"found": [], "problem": f"nvidia-smi: {done.stdout.strip()[:200]}"}
     return {"found": [_gpu(row) for row in rows], "problem": None}
 
 

@@ -132,6 +132,12 @@ def test_what_is_no_configuration_is_refused_and_not_repeated(offline, config):
     assert len(answer.content) < 400
 
 
+def test_a_key_that_is_not_known_is_cut_and_written_harmlessly(offline):
+    answer = offline.post("/api/runs", json={"config": "small.yaml", "\x1b[31m\n" + "a" * 9_000: 1})
+    detail = answer.json()["detail"]
+    assert (answer.status_code, detail[:12], len(detail) < 200) == (422, r"\x1b[31m\naa"[:12], True)
+
+
 def test_of_many_faults_some_are_told(offline):
     answer = offline.post("/api/runs", json={"config": "small.yaml", "overrides": list(range(9))})
     assert answer.json()["detail"].endswith("overrides.4: Input should be a valid string, got 4; and 4 more")

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen2MoeConfig
 
 from app.attention import NAME, Layout, check
 from app.fsdp import logits_at
@@ -71,8 +71,9 @@ def test_samples_that_share_a_prompt_have_the_logits_and_gradients_of_samples_al
     mine, theirs = policies
     logits, wanted = shared(mine), alone(theirs)
     assert torch.allclose(logits, wanted, atol=1e-5)
+    expected = gradients(theirs, wanted)
     for name, gradient in gradients(mine, logits).items():
-        assert torch.allclose(gradient, gradients(theirs, alone(theirs))[name], atol=1e-4), name
+        assert torch.allclose(gradient, expected[name], atol=1e-4), name
 
 
 def test_a_row_without_a_layout_is_one_sample(policies):
@@ -99,9 +100,21 @@ def test_a_policy_with_other_attention_is_refused_before_samples_see_each_other(
 def test_attention_that_is_more_than_this_is_refused(more):
     policy = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE), attn_implementation=NAME)
     with pytest.raises(
-        NotImplementedError, match=r"LlamaAttention has .*, which the trainer's attention does not know"
+        NotImplementedError,
+        match=r"LlamaAttention has .*, which the trainer's attention of packed samples does not know",
     ):
         policy(input_ids=torch.tensor([PROMPTS[0]]), use_cache=False, **more)
+
+
+def test_a_window_that_only_the_mask_would_tell_is_refused_for_longer_samples():
+    """Qwen2-MoE does not hand it to its attention."""
+    config = Qwen2MoeConfig(**SHAPE, use_sliding_window=True, sliding_window=4, max_window_layers=0, num_experts=4)
+    policy = AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
+    policy(input_ids=torch.tensor([[1, 2, 3, 4]]), use_cache=False)
+    with pytest.raises(
+        NotImplementedError, match=r"Qwen2MoeAttention has a sliding window, which .* set packing=false"
+    ):
+        shared(policy)
 
 
 @pytest.mark.parametrize("other", ["chunked_attention", "linear_attention"])

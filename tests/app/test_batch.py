@@ -2,7 +2,8 @@ import pyarrow as pa
 import pytest
 
 from app.batch import SHARE, BatchBuilder
-from tests.app.tiny import group, tiny_config
+from app.trainer_data import read_share
+from tests.app.tiny import group, scored, tiny_config
 
 
 def builder(ranks: int = 1, step: int = 1, **config) -> BatchBuilder:
@@ -140,6 +141,18 @@ def test_every_sample_is_in_exactly_one_bin_of_one_step():
             seen += outcomes(one.take())
     waiting = [sample["sample_id"] for samples in (*(s for _, s in one.kept), *one.discarded) for sample in samples]
     assert sorted(seen + waiting) == list(range(160))
+
+
+def test_ranks_get_as_many_tokens_where_prompts_stand_once():
+    one = builder(ranks=2, max_prompt_tokens=100, max_tokens=60, seq_len=160)
+    for group_id in range(4):
+        prompt, length = (100, 2) if group_id == 0 else (10, 50)
+        tokens = {"token_ids": [9] * length, "rollout_logprobs": [-1.0] * length, "versions": [0] * length}
+        said = tokens | {"prompt_ids": [group_id] * prompt}
+        one.add([scored(group_id, index, float(index == 0), **said) for index in range(4)])
+    shares = [read_share(pa.Table.from_pylist([share], schema=SHARE)) for share in one.take().shares]
+    least, most = sorted(sum(pack.token_ids.numel() for pack in share.packs) for share in shares)
+    assert most <= 1.1 * least  # 1.67 where each sample counts with its prompt
 
 
 def test_ranks_get_the_same_number_of_packs_and_all_trained_tokens_once():

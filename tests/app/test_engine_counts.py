@@ -1,6 +1,8 @@
 import pytest
 
+from app.engine import Loaded
 from app.engine_counts import NOTHING, engine_metrics
+from app.publish import Publisher
 
 
 def counts(**values: float) -> dict[str, float]:
@@ -28,6 +30,17 @@ def test_of_an_engine_that_is_gone_nothing_is_counted():
     before = {"dead": counts(steps=100, running=700), "alive": counts(steps=4, running=4)}
     found = engine_metrics({"alive": counts(steps=6, running=14), "new": counts(steps=2, running=2)}, before)
     assert (found["engine/steps"], found["engine/running"]) == (4, 3)
+
+
+def test_an_engine_that_misses_a_push_is_not_counted_from_its_start_again():
+    publisher = Publisher.__new__(Publisher)
+    publisher.counts = {}
+
+    def steps(**engines: float) -> float:
+        loads = [Loaded(name, 0.0, 1.0, counts(steps=count)) for name, count in engines.items()]
+        return publisher._engines_did(loads)["engine/steps"]
+
+    assert [steps(a=100, b=100), steps(a=110), steps(a=120, b=120)] == [200, 10, 30]
 
 
 def test_without_a_step_or_a_prompt_there_is_no_value():

@@ -229,11 +229,10 @@ def test_a_dashboard_whose_serve_ended_is_told_once_and_the_run_goes_on(monkeypa
     assert dashboard.announce() is None
 
 
-@pytest.mark.stack
 @pytest.mark.parametrize(
     ("available", "shared", "store"), [(16, 100, 2000), (16, 2, 1000), (1, 100, 500), (16, 0.1, 500)]
 )
-def test_rays_objects_get_a_part_of_the_memory_and_never_more_than_is_there(monkeypatch, available, shared, store):
+def test_rays_objects_get_a_part_of_the_free_memory_and_half_a_gigabyte_at_least(monkeypatch, available, shared, store):
     """Gigabytes that are free, and what lies in shared memory."""
     free = SimpleNamespace(available=int(available * 1e9), free=int(shared * 1e9))
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
@@ -241,6 +240,7 @@ def test_rays_objects_get_a_part_of_the_memory_and_never_more_than_is_there(monk
     assert local_ray.store_mb() == store
 
 
+@pytest.mark.stack
 def test_a_local_ray_of_ones_own_leaves_no_process_behind(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)  # another cluster may be there: this one must not join it
     with local_ray.local_ray(num_cpus=1, object_store_mb=100) as cluster:

@@ -13,7 +13,7 @@ class Forgetful(PolicyEngine):
         self, model: str, engine_args: dict[str, Any], *arguments: Any
     ) -> None:
         self.delay_s = 0.0
-        await super().__init__(model, engine_args | {"disable_log_stats": False}, *arguments)
+        await super().__init__(model, engine_args, *arguments)
         self.busy: list[tuple[int, int]] = []
         self.engine.logger_manager.stat_loggers.append(self)
 

@@ -64,10 +64,15 @@ echo 'NVIDIA H200 MIG 1g.18gb, [N/A], 12, [Not Supported]'""")
 
 @pytest.mark.parametrize(
     ("script", "problem"),
-    [("echo 'the driver is too old'; exit 9", "nvidia-smi: the driver is too old"), ("exec sleep 20", "timed out")],
+    [
+        ("echo 'the driver is too old'; exit 9", "nvidia-smi: the driver is too old"),
+        ("echo 'No devices were found'", "nvidia-smi: No devices were found"),
+        (r"printf '\377\n'", "nvidia-smi: \ufffd"),
+        ("exec sleep 60", "timed out"),
+    ],
 )
 def test_a_driver_that_does_not_answer_is_a_message(dashboard, nvidia_smi, monkeypatch, script, problem):
-    monkeypatch.setattr(gpus, "LIMIT_S", 1.0)
+    monkeypatch.setattr(gpus, "LIMIT_S", 1.0 if "sleep" in script else 60.0)
     nvidia_smi(script)
     found = dashboard.get("/data/infra").json()["host"]
     assert (found["gpus"]["found"], problem in found["gpus"]["problem"]) == ([], True)
