@@ -166,7 +166,10 @@ def _batch(config: "Config") -> Iterator[Problem]:
     if config.minibatches > num_samples:
         yield Problem("minibatches", f"got {config.minibatches}, wanted at most the step's {num_samples} samples")
     if config.warmup_steps > config.steps:
-        yield Problem("warmup_steps", f"got {config.warmup_steps}, wanted at most steps = {config.steps}")
+        yield Problem(
+            "warmup_steps",
+            f"got {config.warmup_steps}, wanted at most steps = {config.steps}; lower it or raise steps",
+        )
 
 
 def _environments(config: "Config") -> Iterator[Problem]:

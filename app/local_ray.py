@@ -17,7 +17,7 @@ import psutil
 START_LIMIT_S = 120.0
 POLITE_S = 4.0
 STOP_LIMIT_S = 20.0
-LEAST_STORE_MB = 500
+LEAST_STORE_MB, MOST_STORE_MB = 500, 4000
 MARK = "TELESCOPE_LOCAL_RAY"
 ANY_ADDRESS = {"0.0.0.0", "::"}
 ENVIRONMENT = {
@@ -111,13 +111,13 @@ def local_ray(num_cpus: int, object_store_mb: int | None = None) -> Iterator[Loc
 
 
 def store_mb() -> int:
-    """Megabytes for Ray's objects: an eighth of the free memory. Two versions of the weights have to fit, else every
-    push goes through the disk."""
+    """Megabytes for Ray's objects: an eighth of the free memory, within bounds (a container may have less than it
+    sees). Where two versions of the weights do not fit, every push goes through the disk."""
     free = psutil.virtual_memory().available // 8
     shared = Path("/dev/shm")  # where they lie
     if shared.is_dir():
         free = min(free, shutil.disk_usage(shared).free // 2)
-    return max(LEAST_STORE_MB, free // 1_000_000)
+    return min(max(LEAST_STORE_MB, free // 1_000_000), MOST_STORE_MB)
 
 
 @contextlib.contextmanager

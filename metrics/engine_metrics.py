@@ -3,7 +3,7 @@ too. Each engine adds its steps up, the sums of the engines are added and divide
 
 from metrics.registry import measured
 
-STEPS = "engine steps since the push before, all replicas"
+STEPS = "engine steps since the push before, of the replicas that answer this one (one that died takes its own along)"
 MEAN = "sum over the engine steps of all replicas, divided by their number"
 NO_STEPS = "no engine made a step"
 

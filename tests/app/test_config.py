@@ -539,7 +539,7 @@ def test_accepted_combinations(changes):
         ),
         ({"groups_per_ticket": 3}, "groups_per_ticket: got 3, wanted a divisor of prompts_per_step 16"),
         ({"minibatches": 129}, "minibatches: got 129, wanted at most the step's 128 samples"),
-        ({"warmup_steps": 11}, "warmup_steps: got 11, wanted at most steps = 10"),
+        ({"warmup_steps": 11}, "warmup_steps: got 11, wanted at most steps = 10; lower it or raise steps"),
         (
             {"environments": [{"name": "a", "reward_min": 1, "reward_max": 1}]},
             "environments.0.reward_min: got 1, wanted less than reward_max = 1",

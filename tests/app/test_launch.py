@@ -230,9 +230,9 @@ def test_a_dashboard_whose_serve_ended_is_told_once_and_the_run_goes_on(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("available", "shared", "store"), [(16, 100, 2000), (16, 2, 1000), (1, 100, 500), (16, 0.1, 500)]
+    ("available", "shared", "store"), [(16, 100, 2000), (16, 2, 1000), (1, 100, 500), (16, 0.1, 500), (99, 100, 4000)]
 )
-def test_rays_objects_get_a_part_of_the_free_memory_and_half_a_gigabyte_at_least(monkeypatch, available, shared, store):
+def test_rays_objects_get_a_part_of_the_free_memory_within_bounds(monkeypatch, available, shared, store):
     """Gigabytes that are free, and what lies in shared memory."""
     free = SimpleNamespace(available=int(available * 1e9), free=int(shared * 1e9))
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)

@@ -79,7 +79,7 @@ class Infra {
   nodes(found) {
     const has = (node, name) => (node.resources[name] ? number(node.resources[name]) : "–");
     const rows = found.map((node) => h("tr", {}, h("td", { title: node.name }, node.name), h("td", {}, has(node, "CPU")), h("td", {}, has(node, "GPU")), h("td", {}, node.resources.memory ? bytes(node.resources.memory) : "–"), h("td", { class: node.alive ? "good" : "warn" }, node.alive ? "alive" : "dead")));
-    return h("div", { class: "scroll nodes" }, table(["Node", "CPU", "GPU", "memory", "state"], rows), h("p", { class: "muted small" }, `${count(found.filter((node) => node.alive).length)} of ${count(found.length)} nodes alive`));
+    return [h("div", { class: "scroll nodes" }, table(["Node", "CPU", "GPU", "memory", "state"], rows)), h("p", { class: "muted small" }, `${count(found.filter((node) => node.alive).length)} of ${count(found.length)} nodes alive`)];
   }
 
   cluster({ problem, total, available, nodes, actors }) {
