@@ -122,9 +122,12 @@ def test_what_ends_the_program_is_an_interruption(number, config, monkeypatch):
         monkeypatch.setattr(launch.sys, name, getattr(launch.sys, name))  # a closed terminal is given up
     monkeypatch.setattr(launch, "_interrupted_at", -launch.ONE_INTERRUPT_S)
     monkeypatch.setattr(launch, "launch", lambda *_: signal.raise_signal(number))
-    before = signal.getsignal(number)
-    assert launch.main([config, f"--port={local_ray.free_ports(1)[0]}"]) == launch.INTERRUPTED
-    assert signal.getsignal(number) is before
+    as_started = signal.signal(number, signal.SIG_DFL)  # these tests may have been started to outlive their terminal
+    try:
+        assert launch.main([config, f"--port={local_ray.free_ports(1)[0]}"]) == launch.INTERRUPTED
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, as_started)
 
 
 def test_a_program_that_shall_outlive_its_terminal_does(monkeypatch):
