@@ -42,6 +42,10 @@ class Layout:
         for prompt, continuations in self.prompts:
             yield after(prompt), [after(length) for length in continuations]
 
+    def longest(self) -> int:
+        """Tokens of the longest sample."""
+        return max(prompt + max(continuations, default=0) for prompt, continuations in self.prompts)
+
 
 def check(config: PreTrainedConfig) -> None:
     """Raises NotImplementedError for a model with layers through which packed samples would see each other."""
@@ -70,33 +74,24 @@ def attend(
     for name, given in {"attention_mask": attention_mask, **others}.items():
         if name in UNKNOWN and given is not None:
             raise NotImplementedError(f"{type(module).__name__} has {name}, which {REMEDY}")
+    layout = layout or Layout([(key.shape[2], [])])
+    layout.calls += 1
     if sliding_window == UNTOLD:  # some models say it only in the mask that transformers makes
         sliding_window = None
-        if longest(key, layout) > (getattr(module.config, "sliding_window", None) or math.inf):
+        if layout.longest() > (getattr(module.config, "sliding_window", None) or math.inf):
             raise NotImplementedError(f"{type(module).__name__} has a sliding window, which {REMEDY}")
 
     def one(rows: slice, keys: Tensor, values: Tensor) -> Tensor:
         return _causal(query[:, :, rows], keys, values, scaling, dropout, sliding_window)
 
-    if layout is None:
-        parts = [one(slice(None), key, value)]
-    else:
-        layout.calls += 1
-        parts = []
-        for prompt, continuations in layout.slices():
-            of_prompt = key[:, :, prompt], value[:, :, prompt]
-            parts.append(one(prompt, *of_prompt))
-            for rows in continuations:
-                own = key[:, :, rows], value[:, :, rows]
-                parts.append(one(rows, *(torch.cat(pair, 2) for pair in zip(of_prompt, own, strict=True))))
+    parts = []
+    for prompt, continuations in layout.slices():
+        of_prompt = key[:, :, prompt], value[:, :, prompt]
+        parts.append(one(prompt, *of_prompt))
+        for rows in continuations:
+            own = key[:, :, rows], value[:, :, rows]
+            parts.append(one(rows, *(torch.cat(pair, 2) for pair in zip(of_prompt, own, strict=True))))
     return torch.cat(parts, 2).transpose(1, 2).contiguous(), None
-
-
-def longest(key: Tensor, layout: Layout | None) -> int:
-    """Tokens of the longest sample of a row."""
-    if layout is None:
-        return key.shape[2]
-    return max(prompt + max(continuations, default=0) for prompt, continuations in layout.prompts)
 
 
 def _causal(
