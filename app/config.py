@@ -382,11 +382,10 @@ def _fill_derived(data: dict[str, Any]) -> dict[str, Any]:
         "clip_high": clip_high,
         "seq_len": longest,
         "max_off_policy_steps": max(0, ahead) if type(ahead) is int else 0,
-        "engine": {},
     }
     data |= {key: value for key, value in derived.items() if data.get(key) is None}
     data |= evals_of_environments(data)
-    engine = data["engine"]
+    engine = data.setdefault("engine", {})  # null would be all defaults, whatever a file says: it is refused
     if isinstance(engine, Mapping) and engine.get("max_model_len") is None:
         data["engine"] = {**engine, "max_model_len": longest}
     return data

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import FrameType
 
 from app import config as configs
-from app import local_ray, preflight, run_dir
+from app import local_ray, preflight, run_dir, sealed
 from app.config import Config, ConfigError
 from app.jobs import Jobs, Run, Status
 from app.local_ray import LocalRay, PortInUse
 from app.preflight import Refused
 from app.progress import Progress
-from app.run_dir import RunError
+from app.run_dir import RunDir, RunError
 
 POLL_S = 1.0
 PLAIN_LINE_EVERY_S = 10.0  # where lines cannot be overwritten
@@ -153,6 +153,7 @@ class Screen:
 def _report(run: Run, status: Status, progress: Progress, wall_s: float, first_step_s: float | None) -> int:
     table = progress.summary(wall_s, first_step_s)
     table.append(("run directory", str(run.directory.path)))
+    table.append(("weights", weights(run.directory)))
     table.append(("see it again", f"{Path(sys.executable)} -m ui --runs {run.directory.path.parent}"))
     if status != "finished":
         print(f"run {run.id} {status.sentence()}", file=sys.stderr)
@@ -163,6 +164,14 @@ def _report(run: Run, status: Status, progress: Progress, wall_s: float, first_s
     for name, value in table:
         print(f"  {name:<{width}}  {value}")
     return 0 if status == "finished" else FAILED
+
+
+def weights(directory: RunDir) -> str:
+    """What was learnt that can be used further, and how."""
+    newest = sealed.newest(directory.checkpoints)
+    if newest is None:
+        return "none kept: no checkpoint was due; checkpoint_every says how often one is"
+    return f"of step {sealed.step_of(newest)}: {sys.executable} -m app.export {directory.path} NEW_FOLDER"
 
 
 @contextmanager

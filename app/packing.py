@@ -27,18 +27,19 @@ def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 def pack_groups(prompts: Sequence[int], lengths: Sequence[int], groups: Sequence[int], seq_len: int) -> list[list[int]]:
     """The same for samples of groups, whose prompt stands once in a pack: a group stays together as far as it fits.
 
-    prompts: the tokens of each sample's prompt; lengths: all of its tokens.
+    prompts: the tokens of each sample's prompt, one number a group; lengths: all of a sample's tokens, its prompt's
+    and at least one more.
     """
+    members: dict[int, list[int]] = {}
+    for i in sorted(range(len(groups)), key=lambda i: groups[i]):
+        members.setdefault(groups[i], []).append(i)
     pieces: list[list[int]] = []
     tokens: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (groups[i], i)):
-        more = lengths[i] - prompts[i]
-        if pieces and groups[pieces[-1][0]] == groups[i] and tokens[-1] + more <= seq_len:
-            pieces[-1].append(i)
-            tokens[-1] += more
-        else:
-            pieces.append([i])
-            tokens.append(lengths[i])
+    for own in members.values():
+        prompt = prompts[own[0]]
+        for piece in pack([lengths[i] - prompt for i in own], seq_len - prompt):
+            pieces.append([own[p] for p in piece])
+            tokens.append(prompt + sum(lengths[i] - prompt for i in pieces[-1]))
     return [[i for p in one for i in pieces[p]] for one in pack(tokens, seq_len)]
 
 

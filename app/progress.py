@@ -15,6 +15,7 @@ SPEED_OVER_STEPS = 5  # one step is too noisy to tell the time left from
 LEDGER = "ledger/"
 # Of all scored samples: the groups that are left to train look worse and worse as the policy gets better.
 REWARD = "generated/reward_mean"
+STEP_TIME = "timing_step_total"
 Row = Mapping[str, float | None]
 
 
@@ -26,8 +27,13 @@ class Progress:
     rows: dict[int, dict[str, float | None]] = field(default_factory=dict)
 
     @property
+    def done(self) -> list[int]:
+        """The steps whose own numbers are there. An eval of a step can be ahead of them."""
+        return sorted(step for step, row in self.rows.items() if row.get(STEP_TIME) is not None)
+
+    @property
     def last_step(self) -> int:
-        return max(self.rows, default=0)
+        return max(self.done, default=0)
 
     def feed(self, series: Mapping[str, Any]) -> bool:
         """Take in new steps; whether there were any."""
@@ -42,13 +48,13 @@ class Progress:
 
     def line(self) -> str:
         """`step 12/60 · reward 0.43 · 4,120 tokens/s · 3 min 20 s left`"""
-        recent = [self.rows[step] for step in sorted(self.rows) if step > 0][-SPEED_OVER_STEPS:]
+        recent = [self.rows[step] for step in self.done[-SPEED_OVER_STEPS:]]
         parts = [f"step {self.last_step}/{self.steps}"]
         if not recent:
             return parts[0]
         if (reward := recent[-1].get(REWARD)) is not None:
             parts.append(f"reward {reward:.3f}")
-        seconds = total(recent, "timing_step_total")
+        seconds = total(recent, STEP_TIME)
         if seconds > 0:
             parts.append(f"{total(recent, 'tokens/generated') / seconds:,.0f} tokens/s")
             parts.append(f"{duration(seconds / len(recent) * (self.steps - self.last_step))} left")

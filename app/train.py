@@ -125,6 +125,8 @@ def run(config: Config, run_dir: RunDir) -> None:
     connect()
     for number in (signal.SIGTERM, signal.SIGINT):  # again: Ray's own handlers take nothing down
         signal.signal(number, _stop)
+    if not config.checkpoint_every:
+        logger.warning("checkpoint_every is 0: when the run ends its weights are gone, and it cannot be resumed")
     use_gpu = preflight.use_gpu(config, ray.cluster_resources())
     preflight.check_engine(config, model, use_gpu, node_memory())
     attempt = run_dir.record()["attempt"]

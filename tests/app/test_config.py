@@ -188,6 +188,7 @@ def test_unknown_keys_in_sections_are_named_with_their_path():
         ("top_p", 1.5, "got 1.5, wanted at most 1"),
         ("adam_beta1", 1.0, "got 1.0, wanted a number below 1"),
         ("engine", [], "got a list of 0, wanted a section of keys"),
+        ("engine", None, "got null, wanted a section of keys"),
         ("wandb", "on", "got 'on', wanted a section of keys"),
         ("environments", [], "got a list of 0, wanted at least 1 entry"),
         ("environments", {"name": "sums"}, "got a section with name, wanted a list"),

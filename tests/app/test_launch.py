@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app import evaluate, launch, local_ray, progress, train
+from app import evaluate, launch, local_ray, progress, run_dir, train
 from app.progress import Progress
 from tests.metrics.builders import write_run
 
@@ -72,6 +72,26 @@ def test_the_log_of_a_run_tells_how_far_it_is(tmp_path, caplog):
     with progress.logged(run, steps=4):
         pass
     assert [line.partition(" · ")[0] for line in caplog.messages] == ["step 3/4"]
+
+
+def test_a_step_whose_eval_is_ahead_of_its_own_numbers_is_not_done():
+    seen = Progress(2)
+    assert seen.feed(series({}, step(0.25), {"eval/sums/reward_mean": 0.3}))
+    assert seen.line() == "step 1/2 · reward 0.250 · 250 tokens/s · 2 s left"
+    assert seen.feed({"steps": [2], "columns": {key: [value] for key, value in step(0.5).items()}, "late": {}})
+    assert seen.line() == "step 2/2 · reward 0.500 · 250 tokens/s · 0 s left"
+    assert seen.summary(1.0, None)[0] == ("held-out reward, sums", "0.300")
+
+
+def test_the_summary_says_how_to_get_at_the_weights_or_that_there_are_none(tmp_path):
+    run = run_dir.RunDir(tmp_path)
+    assert launch.weights(run).startswith("none kept: no checkpoint was due; checkpoint_every")
+    for step, files in ((5, ["place.json"]), (10, ["place.json"]), (15, [])):
+        folder = run.checkpoints / f"step_{step:06d}"
+        folder.mkdir(parents=True)
+        for name in files:
+            (folder / name).touch()
+    assert launch.weights(run) == f"of step 10: {sys.executable} -m app.export {tmp_path} NEW_FOLDER"
 
 
 def test_an_eval_that_took_longer_than_its_step_is_counted():

@@ -50,13 +50,13 @@ def test_every_sample_is_in_one_pack_and_no_pack_is_too_long(lengths):
 
 def test_a_group_stays_together_and_its_prompt_counts_once():
     prompts, lengths, groups = [40] * 6, [50, 60, 70, 50, 60, 70], [7, 7, 7, 8, 8, 8]
-    assert pack_groups(prompts, lengths, groups, 200) == [[0, 1, 2, 3, 4, 5]]  # 2 x (40 + 10 + 20 + 30)
-    assert pack_groups(prompts, lengths, groups, 199) == [[0, 1, 2], [3, 4, 5]]
-    assert pack_groups(prompts, lengths, groups, 90) == [[0, 1], [2], [3, 4], [5]]  # of 70 each
+    assert pack_groups(prompts, lengths, groups, 200) == [[2, 1, 0, 5, 4, 3]]  # 2 x (40 + 30 + 20 + 10)
+    assert pack_groups(prompts, lengths, groups, 199) == [[2, 1, 0], [5, 4, 3]]
+    assert pack_groups(prompts, lengths, groups, 90) == [[2, 1], [5, 4], [0], [3]]  # 90, 90, 50, 50
     assert pack_groups([0] * 6, lengths, groups, 70) == [[i] for i in (2, 5, 1, 4, 0, 3)]
 
 
-SAMPLES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 5)), max_size=60)
+SAMPLES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50), st.integers(0, 5)), max_size=60)
 
 
 @PROPERTY

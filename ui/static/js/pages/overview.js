@@ -15,6 +15,7 @@ import { LEDGER, ledgerCard } from "./ledger.js";
 const STEP_TIME = "timing_step_total";
 const CHARTS = { reward: "Reward", entropy: "Entropy", kl_divergence_inference: "KL to rollouts", grad_norm: "Gradient norm", tokens_completion: "Completion length", [STEP_TIME]: "Step time" };
 const REWARD = "reward_mean";
+const OF_ALL = "generated/reward_mean";
 const METRICS_WAIT = "timing_waiting_for_metrics_total";
 const UNSTORED = "metrics/unacknowledged";
 const RECENT = 20;
@@ -45,7 +46,7 @@ class Overview {
     const known = Object.entries(CHARTS).filter(([key]) => byKey.has(key));
     fill(this.cards, known.map(([key, title]) => this.board.add(new Panel(this.board, [byKey.get(key)], { title })).element));
     this.cards.hidden = !known.length;
-    await this.session.store.need(run.id, [STEP_TIME, REWARD, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started", METRICS_WAIT, UNSTORED]);
+    await this.session.store.need(run.id, [STEP_TIME, REWARD, OF_ALL, ...LEDGER.map((bin) => `ledger/${bin.key}`), "ledger/started", METRICS_WAIT, UNSTORED]);
     await this.readDetail(run);
     this.show(run);
   }
@@ -86,7 +87,7 @@ class Overview {
       isRunning(row) ? fact("Time left", left ? duration(left) : "–", share === 1 ? "all steps done" : left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
       fact("Step time", duration(step), recent.length ? `median of ${recent.length} ${recent.length === 1 ? "step" : "steps"}` : "no step yet"),
-      fact("Reward", number(series.last(REWARD)), series.lastStep ? `mean of step ${count(series.lastStep)}` : "no step yet"),
+      fact("Reward", number(series.last(REWARD)), series.lastStep ? `trained samples of step ${count(series.lastStep)}; all scored ones ${number(series.last(OF_ALL))}` : "no step yet"),
       series.last(METRICS_WAIT) == null ? null : fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
       modelFact(row),
     ];
