@@ -27,7 +27,7 @@ run(async ({ open, assert, facts, found }) => {
   const said = () => overview.evaluate(() => [...document.querySelectorAll(".fact")].find((one) => one.querySelector(".fact-name").textContent === "Reward").textContent);
   const [opened, chart] = [await said(), () => overview.textContent('.card.chart[data-key="reward"] .vals')];
   await overview.waitForFunction((text) => [...document.querySelectorAll(".fact")].find((one) => one.querySelector(".fact-name").textContent === "Reward").textContent !== text, opened);
-  const reward = (await said()).match(/^Reward(.*)trained samples of step/)[1];
+  const reward = (await said()).match(/^Reward(.*)trained samples; .* over all scored$/)[1];
   assert.equal(reward, await chart());
   await overview.close();
 

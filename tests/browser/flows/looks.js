@@ -28,6 +28,21 @@ async function metrics({ open, assert, facts, browser }) {
   for (const id of [facts.first, facts.second]) assert.equal(await called(id), `twin ${id.slice(-4)}`, "two of one name are told apart");
   assert.equal(await called(facts.failed), "broken");
 
+  // The buttons of a chart leave its newest values readable, under the mouse and where there is none.
+  const covered = (at) => at.$eval('.card.chart[data-key="entropy"]', (chart) => {
+    const [acts, vals] = [".acts", ".vals"].map((part) => chart.querySelector(part).getBoundingClientRect());
+    const shown = getComputedStyle(chart.querySelector(".acts")).opacity === "1";
+    return shown ? acts.left < vals.right && acts.bottom > vals.top + 1 && acts.top < vals.bottom : "hidden";
+  });
+  await page.hover('.card.chart[data-key="entropy"]');
+  await page.waitForTimeout(200);
+  assert.equal(await covered(page), false);
+  const touched = await open(`/metrics?runs=${facts.first}&q=entropy`, { context: await browser.newContext({ viewport: { width: 1500, height: 950 }, hasTouch: true, isMobile: true }) });
+  await painted(touched);
+  assert.equal(await covered(touched), false);
+  await shot(touched, "metrics-touch");
+  await touched.context().close();
+
   const before = [await inked(page, facts.first), await inked(page, facts.second)];
   assert.ok(Math.min(...before) > 20, `${before} pixels`);
   await page.hover(`.side .run[title="${facts.first}"]`);

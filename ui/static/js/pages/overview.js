@@ -87,7 +87,7 @@ class Overview {
       isRunning(row) ? fact("Time left", left ? duration(left) : "–", share === 1 ? "all steps done" : left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
       fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
       fact("Step time", duration(step), recent.length ? `median of ${recent.length} ${recent.length === 1 ? "step" : "steps"}` : "no step yet"),
-      fact("Reward", number(series.last(REWARD)), series.lastStep ? `trained samples of step ${count(series.lastStep)}; all scored ones ${number(series.last(OF_ALL))}` : "no step yet"),
+      fact("Reward", number(series.last(REWARD)), series.lastStep ? `trained samples; ${number(series.last(OF_ALL))} over all scored` : "no step yet"),
       series.last(METRICS_WAIT) == null ? null : fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),
       modelFact(row),
     ];
