@@ -69,6 +69,8 @@ class Batcher:
         self.logged = self.metrics.log_samples.remote(self.context.source("batcher"), step, rows)
 
     def _check_progress(self, rows: pa.Table) -> None:
+        if not rows.num_rows:  # all its places were lost in steps before, which said so
+            return
         outcomes = rows["outcome"].to_pylist()
         self.empty_steps = 0 if "trained" in outcomes else self.empty_steps + 1
         if self.empty_steps >= EMPTY_STEPS_LIMIT:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from app.engine import Completion
 
 Times = tuple[float | None, float | None]
-"""When something began and ended, time.monotonic() seconds."""
+"""When something began and ended, seconds on the run's clock."""
 
 NO_VERSION = -1
 """Weights version of a token that no policy sampled."""

@@ -7,8 +7,10 @@ One call draws a whole group: per call the handle costs more than vLLM does.
 import asyncio
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ PREFILL_TOKENS = 2048
 """Tokens that an engine on the CPU computes at once, unless one prompt may be longer."""
 WEIGHTS_LIMIT_S = 300
 """Longest time that published weights may take to arrive."""
+WEIGHTS_POLL_S = 0.5
 UNPUSHED = "default"
 """vLLM's name for the weights that it loaded by itself."""
 ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
@@ -112,6 +115,7 @@ class PolicyEngine:
         self.loading = asyncio.Lock()
         self.updating: tuple[int, float] | None = None  # version that comes over the group, and since when
         self.requests: dict[str, list[str]] = {}  # key of a call that has not returned → its requests in the engine
+        self.numbers = count()  # of requests: a call that is made again, while the first still runs, has others
         self.aborted: set[str] = set()  # those of them that were aborted
         self.counts = NOTHING.copy()
         arguments = AsyncEngineArgs(
@@ -134,11 +138,13 @@ class PolicyEngine:
         self, key: str, prompt_ids: Sequence[int], sampling: Sampling, min_version: int
     ) -> list[Completion]:
         """Draws `sampling.n` completions of one prompt with weights of at least `min_version`."""
-        self.requests[key] = [f"{key}/{i}" for i in range(sampling.n)]  # first: it can be aborted while it waits
+        requests = [f"{key}/{next(self.numbers)}" for _ in range(sampling.n)]
+        self.requests[key] = requests  # first: it can be aborted while it waits
         try:
-            if self.version < min_version:
-                await self.catch_up()
-            return await asyncio.gather(*[self._complete(key, i, prompt_ids, sampling) for i in range(sampling.n)])
+            await self._reach(min_version, key)
+            return await asyncio.gather(
+                *[self._complete(key, request, i, prompt_ids, sampling) for i, request in enumerate(requests)]
+            )
         finally:
             self.requests.pop(key, None)
             self.aborted.discard(key)
@@ -238,6 +244,22 @@ class PolicyEngine:
         if version > self.version:
             await self.load_weights(refs, version)
 
+    async def _reach(self, version: int, key: str) -> None:
+        """Returns when the engine has weights of at least this version, or the call is aborted.
+
+        An engine that was not there when they came over the group finds them in the store, some time after the others.
+        """
+        end = time.monotonic() + WEIGHTS_LIMIT_S
+        while self.version < version and key not in self.aborted:
+            await self.catch_up()
+            if self.version < version:
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"{self.name} has weights of version {self.version}, and those of version {version} were not "
+                        f"published within {WEIGHTS_LIMIT_S} s"
+                    )
+                await asyncio.sleep(WEIGHTS_POLL_S)
+
     async def running(self) -> int:
         """Requests that the engine has not finished."""
         return self.engine.get_num_unfinished_requests()
@@ -257,7 +279,9 @@ class PolicyEngine:
         except ValueError:
             serve.delete(serve.get_replica_context().app_name, _blocking=False)
 
-    async def _complete(self, key: str, index: int, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def _complete(
+        self, key: str, request: str, index: int, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> Completion:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
@@ -265,7 +289,6 @@ class PolicyEngine:
 
         if key in self.aborted:  # before the engine knew of it
             return not_begun(self.name, self.clock.now())
-        request = self.requests[key][index]
         params = SamplingParams(
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,

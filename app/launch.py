@@ -102,7 +102,10 @@ class Dashboard:
         """What to tell, once: where it is, or why it did not start."""
         if self.announced:
             return None
-        found = self.client.get_serve_details()["applications"].get("telescope", ENDED)
+        try:
+            found = self.client.get_serve_details()["applications"].get("telescope", ENDED)
+        except (OSError, RuntimeError):  # Ray's own server is busy: asked again at the next look
+            return None
         self.announced = found["status"] in ("RUNNING", "DEPLOY_FAILED", "UNHEALTHY")
         if not self.announced:
             return None
@@ -117,8 +120,7 @@ def _follow(run: Run, progress: Progress, dashboard: Dashboard, began: float) ->
     first_step_s: float | None = None
     while True:
         status = run.status()
-        since = None if status.final else progress.last_step or None
-        if progress.feed(run.metrics(since=since)) and first_step_s is None and progress.last_step > 0:
+        if progress.feed(run.metrics(since=progress.last_step or None)) and first_step_s is None:
             first_step_s = time.monotonic() - began
         if status.final:
             screen.close()

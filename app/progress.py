@@ -25,15 +25,7 @@ class Progress:
 
     steps: int
     rows: dict[int, dict[str, float | None]] = field(default_factory=dict)
-
-    @property
-    def done(self) -> list[int]:
-        """The steps whose own numbers are there. An eval of a step can be ahead of them."""
-        return sorted(step for step, row in self.rows.items() if row.get(STEP_TIME) is not None)
-
-    @property
-    def last_step(self) -> int:
-        return max(self.done, default=0)
+    last_step: int = 0
 
     def feed(self, series: Mapping[str, Any]) -> bool:
         """Take in new steps; whether there were any."""
@@ -44,11 +36,18 @@ class Progress:
         for key, points in series["late"].items():
             for step, value in points:
                 self.rows.setdefault(step, {})[key] = value
+        came = {*series["steps"], *(step for points in series["late"].values() for step, _ in points)}
+        self.last_step = max([before, *filter(self._is_done, came)])
         return self.last_step > before
+
+    def _is_done(self, step: int) -> bool:
+        """Whether the step's own numbers are there. An eval of it can be ahead of them."""
+        return self.rows.get(step, {}).get(STEP_TIME) is not None
 
     def line(self) -> str:
         """`step 12/60 · reward 0.43 · 4,120 tokens/s · 3 min 20 s left`"""
-        recent = [self.rows[step] for step in self.done[-SPEED_OVER_STEPS:]]
+        newest = range(self.last_step - SPEED_OVER_STEPS + 1, self.last_step + 1)
+        recent = [self.rows[step] for step in newest if self._is_done(step)]
         parts = [f"step {self.last_step}/{self.steps}"]
         if not recent:
             return parts[0]

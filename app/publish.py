@@ -88,7 +88,7 @@ class Publisher:
         return loads
 
     def _gather_only(self) -> list[Any]:
-        for _ in self.trainer.full_parameters():
+        for _ in self.trainer.full_parameters(self.trainer.device):  # nothing is kept, so nothing is copied
             pass
         return []
 
@@ -112,9 +112,9 @@ class Publisher:
     def _every_engine(self, method: str, *arguments: Any) -> list[Any]:
         """The replies of all engines. One that dies meanwhile is replaced by Serve, and the replacement is asked.
 
-        Asking twice does no harm: an engine ignores a version that it has.
+        Asking twice does no harm: an engine ignores a version that it has, and a completion is only drawn again.
         """
-        deadline = time.monotonic() + ENGINE_RETURN_S
+        waited_s = 0.0  # for replacements only: a call may take long before its engine dies
         while True:
             try:
                 replies = self.engines.broadcast(method, *arguments).results(timeout_s=LOAD_TIMEOUT_S)
@@ -125,12 +125,13 @@ class Publisher:
                 if not engine_died(error):
                     raise
                 problem = f"an engine died: {type(error).__name__}"
-            if time.monotonic() > deadline:
+            if waited_s >= ENGINE_RETURN_S:
                 raise RuntimeError(
                     f"{method}: {problem}, and none came back within {ENGINE_RETURN_S} s; see its log under /tmp/ray, "
                     "and lower engine.max_num_seqs or engine.kv_cache_mb if it ran out of memory"
                 )
             time.sleep(ENGINE_POLL_S)
+            waited_s += ENGINE_POLL_S
 
     def _once(self, method: str, *arguments: Any) -> list[Any]:
         """The same for what may not be asked twice; an engine that dies is an error here."""
@@ -146,12 +147,5 @@ class Publisher:
             n=1, max_tokens=PROBE_TOKENS, temperature=self.config.temperature, top_p=1.0, stop_token_ids=()
         )
 
-        def drawn() -> list[Any]:
-            key = f"probe/{version}/{time.monotonic_ns()}"
-            return [one for (one,) in self._every_engine("generate", key, prompt, sampling, version)]
-
-        replies = drawn()
-        if self.published is not None and any(set(one.versions) != {version} for one in replies):
-            answer(self.published, LOAD_TIMEOUT_S, "the weight store")  # where an engine that came late finds them
-            replies = drawn()
-        return [(one.engine, list(one.token_ids), list(one.logprobs)) for one in replies]
+        replies = self._every_engine("generate", f"probe/{version}", prompt, sampling, version)
+        return [(one.engine, list(one.token_ids), list(one.logprobs)) for (one,) in replies]

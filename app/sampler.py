@@ -187,7 +187,7 @@ class Sampler:
     async def _complete(
         self, key: str, call: str, prompt_ids: list[int], sampling: Sampling, min_version: int
     ) -> list[Completion]:
-        deadline = time.monotonic() + ENGINE_RETURN_S
+        waited_s = 0.0  # for replacements only: a call may take long before its engine dies
         for attempt in count(1):
             if key in self.aborted:  # while it waited for the replacement of an engine
                 return [not_begun(None, self.clock.now())] * sampling.n
@@ -197,9 +197,11 @@ class Sampler:
                 return await self.engines.generate.remote(name, prompt_ids, sampling, min_version)
             except Exception as error:  # the border where an engine's failure becomes data
                 # A dead engine is replaced by Serve; any other error would come again.
-                if time.monotonic() > deadline or not engine_died(error):
+                if waited_s >= ENGINE_RETURN_S or not engine_died(error):
                     raise EngineFailed(f"engine: {type(error).__name__}: {_last_line(error)}") from error
+                waiting_since = time.monotonic()
                 await asyncio.sleep(min(attempt, ENGINE_POLL_S))
+                waited_s += time.monotonic() - waiting_since
             finally:
                 self.calls[key].discard(name)
         raise AssertionError("unreachable")

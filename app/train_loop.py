@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def run(config: Config, context: RunContext) -> None:
     worker = Worker(config, context)
     worker.enter("sending the weights to the engines")
     worker.publish(worker.resume_point.step)
-    worker.begin_evals(worker.resume_point.step)
+    if not worker.resume_point.step:  # a checkpoint is sealed after the evals of its step
+        worker.begin_evals(0)
     worker.open_gate()
     worker.enter("waiting for the first batch")
     for batch in worker.batches():
@@ -64,7 +66,10 @@ class Worker:
         self.config = config
         self.context = context
         self.rank = dist.get_rank()
-        self.cpu_group = dist.new_group(backend="gloo")
+        start_limit_s = max(ENGINES_TIMEOUT_S, config.stall_timeout_s)
+        # The others wait here for what rank 0 waits for.
+        longest_s = max(start_limit_s, EVAL_TIMEOUT_S) + CONTROL_TIMEOUT_S
+        self.cpu_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=longest_s))
         self.phase: str | None = None
         self.enter("loading the trainer")
         self.trainer = load_backend(config, context, device_of_worker(config))
@@ -83,7 +88,7 @@ class Worker:
         self.enter("waiting for the engines")
         if self.rank == 0:
             self.gate = admission.gate(context.namespace)
-            answer(self.gate.wait_for_engines.remote(), ENGINES_TIMEOUT_S, "the start of the engines")
+            answer(self.gate.wait_for_engines.remote(), start_limit_s, "the start of the engines")
             answer(self.gate.mark_progress.remote(), CONTROL_TIMEOUT_S, "the admission actor")
         dist.barrier(group=self.cpu_group)
         self.publisher = Publisher(config, context, self.trainer)

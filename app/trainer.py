@@ -13,7 +13,7 @@ Every rank runs the same calls in the same order; what `train_step` returns is t
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from itertools import accumulate
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class Trainer:
         self.device = device
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
+        self.own_share = float(self.rank == 0)  # of a count that is the same on every rank
         self.dtype = getattr(torch, dtype_name(config, device.type == "cuda"))
         self.shares_prompts = attention(device, self.dtype, config.packing) == NAME
         self.policy: Any = build_policy(model, device, self.dtype, config.gradient_checkpointing, config.packing)
@@ -69,9 +70,9 @@ class Trainer:
         for key in ("tokens/padding", "train/skipped_updates", "train/nonfinite_gradients"):
             sums.add_sum(key, 0)
         updates = [[self._on_device(pack) for pack in packs] for packs in trainer_data.updates or [[]]]
-        firsts = list(accumulate((len(packs) for packs in updates), initial=0))  # micro-batches count through a step
-        prox = [self._prox(packs, first) for packs, first in zip(updates, firsts, strict=False)]
-        for packs, old, first in zip(updates, prox, firsts, strict=False):
+        firsts = [sum(map(len, updates[:i])) for i in range(len(updates))]  # micro-batches count through a step
+        prox = [self._prox(packs, first) for packs, first in zip(updates, firsts, strict=True)]
+        for packs, old, first in zip(updates, prox, firsts, strict=True):
             self._update(packs, old, trainer_data, sums, first)
         return self._reduced(sums)
 
@@ -113,7 +114,7 @@ class Trainer:
         with self.spans.measure("prepare_tensors"):
             denominators = self._denominators(packs, prox, data)
         if denominators.tokens == 0:
-            sums.add_sum("train/skipped_updates", 1 / self.world)
+            sums.add_sum("train/skipped_updates", self.own_share)
             return
         self.optimizer.zero_grad(set_to_none=True)
         for i, (pack, old) in enumerate(zip(packs, prox, strict=True)):
@@ -137,7 +138,7 @@ class Trainer:
         reference = self._reference_logprobs(pack, number)
         with self._measure("loss_computation", pack, number):
             tokens = _tokens(pack, data, logprobs, logprobs.detach() if prox is None else prox)
-            tokens = Tokens(**(vars(tokens) | {"entropy": entropy, "reference_logprobs": reference}))
+            tokens = replace(tokens, entropy=entropy, reference_logprobs=reference)
             loss, own = policy_loss(tokens, self.config, denominators)
             sums.merge(own)
             sums.add_sum("tokens/padding", pack.padding_tokens)
@@ -161,8 +162,8 @@ class Trainer:
     def _refuse(self, norm: float, data: TrainerData, sums: Sums) -> None:
         """A gradient that is not finite moves neither the weights nor the schedule."""
         self.bad_updates += 1
-        sums.add_sum("train/skipped_updates", 1 / self.world)
-        sums.add_sum("train/nonfinite_gradients", 1 / self.world)
+        sums.add_sum("train/skipped_updates", self.own_share)
+        sums.add_sum("train/nonfinite_gradients", self.own_share)
         if self.bad_updates >= BAD_UPDATES_LIMIT:
             raise FloatingPointError(
                 f"step {data.step}: the gradient norm is {norm}, for update {self.bad_updates} in a row; "
@@ -198,10 +199,16 @@ class Trainer:
 
     def _reduced(self, sums: Sums) -> dict[str, float]:
         added = torch.tensor(sums.added(), dtype=torch.float64, device=self.device)
-        largest = torch.tensor(sums.largest(), dtype=torch.float64, device=self.device)
         dist.all_reduce(added)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return sums.reduced(added.tolist(), largest.tolist()).values()
+        return sums.reduced(added.tolist(), self._largest(sums.largest())).values()
+
+    def _largest(self, own: list[float]) -> list[float]:
+        """The largest over ranks; NaN where one has NaN, which MAX itself may lose."""
+        values = torch.tensor(own, dtype=torch.float64, device=self.device)
+        undefined = values.isnan()
+        both = torch.stack([values.masked_fill(undefined, -math.inf), undefined.double()])
+        dist.all_reduce(both, dist.ReduceOp.MAX)
+        return both[0].masked_fill(both[1] > 0, math.nan).tolist()
 
     def _on_device(self, pack: Pack) -> Pack:
         with self.spans.measure("data_to_device"):

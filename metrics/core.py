@@ -25,7 +25,7 @@ from metrics.segments import DamagedSegment, read_manifest, read_segment
 from metrics.sinks import Sink, close_all
 from metrics.step import StepNumbers, step_numbers
 from metrics.store import CHECKS, TABLES, Store
-from metrics.timeline import slot_shares, spans_of, window
+from metrics.timeline import slot_shares, spans_of, steps_until_known, window
 from metrics.values import asked_pass_k, check_environments, eval_values, maxima, plain, step_values
 from metrics.verdict import Facts
 
@@ -54,7 +54,7 @@ class MetricsCore:
         self.attempt, self.resume_step, self.num_slots = attempt, resume_step, num_slots
         self.config, self.environments = config, environments
         self.sinks, self.clock = list(sinks), clock
-        self.lag = int(config.get("max_async_rollout") or 0)
+        self.lag = steps_until_known(config)
         self.notes: dict[str, str] = {}
         self.closed_as: str | None = None
         with ExitStack() as undo:

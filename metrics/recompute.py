@@ -21,7 +21,7 @@ from metrics.registry import find
 from metrics.schema import NARROW
 from metrics.step import step_metrics
 from metrics.store import FOLDER, merge_series_meta
-from metrics.timeline import slot_shares, spans_of, window
+from metrics.timeline import slot_shares, spans_of, steps_until_known, window
 from metrics.values import asked_pass_k, maxima
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
@@ -97,7 +97,7 @@ def derived_by_step(
     folder: Path, about: Mapping[str, Any], logged: Mapping[int, Mapping[str, float]]
 ) -> tuple[dict[int, dict[str, float]], list[str]]:
     """Per step what follows from the rows of the attempt, in the way that metrics/core.py makes it."""
-    number, lag = about["attempt"], int(about["config"].get("max_async_rollout") or 0)
+    number, lag = about["attempt"], steps_until_known(about["config"])
     rows, bad_rows = attempt_rows(folder / "samples", number, [*NARROW, "attempt"])
     timeline, bad_spans = attempt_rows(folder / "spans", number)
     evals, bad_evals = attempt_rows(folder / "evals", number, [*NARROW, "attempt"])

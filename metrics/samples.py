@@ -55,6 +55,8 @@ def samples(
     found = read(folder, here, first, keep=not searched)
     rows = pl.concat([empty(SAMPLES).select(first), *found.frames], how="diagonal")
     rows = rows.filter(shown_attempts(run_dir, attempt))
+    if table == "evals" and attempt is None:  # a run that goes on from its very beginning evaluates step 0 again
+        rows = rows.filter(pl.col("attempt") == pl.col("attempt").max().over("step", "env"))
     for name, value in (("step", step), ("env", env), ("group_id", group_id), ("sample_id", sample_id)):
         if value is not None:
             rows = rows.filter(pl.col(name) == value)

@@ -138,7 +138,7 @@ SAMPLES = pa.schema(
 SPANS = pa.schema(
     [
         required("step", INT, "trainer step that the span is charged to"),
-        required("lane", TEXT, "who: 'trainer 0', 'weights', 'eval', …"),
+        required("lane", TEXT, "who: 'trainer 0', 'weights', 'evals', …"),
         required("kind", TEXT, "what: " + ", ".join(SpanKind)),
         required("start_s", FLOAT, "seconds on the run's clock"),
         required("end_s", FLOAT, "seconds on the run's clock, not before start_s"),

@@ -2,7 +2,7 @@
 totals."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,17 +85,24 @@ timing(
     reduction="last end − first start",
 )
 timing("checkpoint_total", "Writing the checkpoint of the step.")
-timing("eval_total", "Evaluations charged to the step.")
+timing(
+    "eval_total",
+    "From start to end of the evaluations that the step waited for. They began after the step before and run beside "
+    "training: they can take longer than the step.",
+)
 timing(
     "waiting_for_metrics_total",
     "Time of the step in which the training loop waited for the metrics actor to store a message.",
     lower_is_better=True,
 )
+LONGEST_OVERLAP = 16
+"""Steps after which the slots' shares are made in any case: where any age is allowed, they would never be."""
 SLOTS = "inference slots × the step's window (from the end of the previous step to the end of this one)"
 timing(
     "generation_pct",
     "Share of the inference slots' time in the step's window in which they generated, for whichever "
-    "step the sample is used. While an environment answers in a conversation, nothing is generated.",
+    "step the sample is used. While an environment answers in a conversation, nothing is generated. Evals are not "
+    "counted, nor a sample that ends more than 16 steps later.",
     unit="%",
     population=SLOTS,
     reduction="100 × Σ overlap / (slots × window)",
@@ -196,6 +203,19 @@ def microbatch_mean(spans: list[Span]) -> float | None:
         return None
     seconds = sum(span.seconds for span in sorted(real, key=lambda span: (span.lane, span.start_s)))
     return seconds / len({(span.lane, span.microbatch) for span in real})
+
+
+def steps_until_known(config: Mapping[str, Any]) -> int:
+    """After how many steps every sample that overlaps a step's window has ended, so that the slots' shares are known.
+
+    A sample ends at most max_off_policy_steps after its oldest token, one that is discarded a step later. 0 where each
+    step waits for its own samples.
+    """
+    ahead = int(config.get("max_async_rollout") or 0)
+    if not ahead:
+        return 0
+    oldest = int(config.get("max_off_policy_steps") or ahead)
+    return min(oldest + (config.get("stragglers") == "discard"), LONGEST_OVERLAP)
 
 
 def slot_shares(samples: pl.DataFrame, bounds: tuple[float, float] | None, num_slots: int) -> dict[str, float]:

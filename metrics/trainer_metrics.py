@@ -207,7 +207,7 @@ trainer(
     section="rollout",
     unit="tokens",
     reduction=COUNTED,
-    absent_when=NO_LOGPROBS,
+    absent_when="never",
     healthy=(None, 0.0),
     lower_is_better=True,
 )

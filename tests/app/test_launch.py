@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from app import evaluate, launch, local_ray, progress, run_dir, train
+from app.jobs import Status
 from app.progress import Progress
 from tests.metrics.builders import write_run
 
@@ -250,6 +251,39 @@ def test_a_dashboard_whose_serve_ended_is_told_once_and_the_run_goes_on(monkeypa
     dashboard = launch.Dashboard(SimpleNamespace(dashboard_url=""), 8000)
     assert "the run goes on without it: its Serve has ended" in (dashboard.announce() or "")
     assert dashboard.announce() is None
+
+
+def test_a_moment_in_which_ray_does_not_answer_for_the_dashboard_ends_nothing(monkeypatch):
+    class Busy:
+        def __init__(self, url: str) -> None: ...
+
+        def deploy_applications(self, wanted: dict) -> None: ...
+
+        def get_serve_details(self) -> dict:
+            raise RuntimeError("Request failed with status code 503")
+
+    monkeypatch.setattr("ray.dashboard.modules.serve.sdk.ServeSubmissionClient", Busy)
+    dashboard = launch.Dashboard(SimpleNamespace(dashboard_url=""), 8000)
+    assert dashboard.announce() is None
+    assert not dashboard.announced
+
+
+def test_every_step_is_read_once_and_exactly(monkeypatch):
+    """A whole curve of many steps would be thinned: its sums are not those of the run."""
+    asked: list[int | None] = []
+    parts = [series({}, step(0.25)), {"steps": [2], "columns": {k: [v] for k, v in step(0.5).items()}, "late": {}}]
+
+    def metrics(since: int | None) -> dict:
+        asked.append(since)
+        return parts.pop(0)
+
+    statuses = iter([Status("running"), Status("finished")])
+    monkeypatch.setattr(launch, "POLL_S", 0.0)
+    run = SimpleNamespace(status=lambda: next(statuses), metrics=metrics)
+    seen = Progress(2)
+    assert launch._follow(run, seen, SimpleNamespace(announce=lambda: None), 0.0)[0] == "finished"
+    assert asked == [None, 1]
+    assert ("tokens generated", "1,000") in seen.summary(1.0, None)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ class Script:
     async def remote(self, name: str, prompt_ids, sampling: Sampling, min_version: int) -> list[Completion]:
         if self.gone:
             self.gone -= 1
+            await asyncio.sleep(self.delay_s)
             raise ABSENT
         number = len(self.asked)
         self.asked.append((name, list(prompt_ids), sampling))
@@ -289,6 +290,15 @@ def test_an_engine_that_stays_away_makes_an_error(rig, monkeypatch):
     [row] = drawn(drawing)
     assert row["finish"] == "error"
     assert row["error"].startswith("engine: DeploymentUnavailableError: ")
+
+
+def test_an_engine_that_dies_late_in_a_long_call_is_waited_for_as_well(rig, monkeypatch):
+    monkeypatch.setattr(sampler_module, "ENGINE_POLL_S", 0.0)
+    monkeypatch.setattr(sampler_module, "ENGINE_RETURN_S", 0.1)
+    drawing = rig("two" + END, name="sums")
+    drawing.engines.gone, drawing.engines.delay_s = 1, 0.2
+    [row] = drawn(drawing)
+    assert (row["finish"], row["error"], row["completion"]) == ("stop", None, "two")
 
 
 def test_there_is_nothing_to_abort_in_an_engine_that_is_gone(rig):

@@ -94,6 +94,11 @@ def test_two_workers_give_the_loss_and_gradient_of_one(one, two, case):
     assert_same(two[case], one["plain"])
 
 
+def test_what_one_rank_cannot_compare_no_rank_can(two):
+    """NaN on the first of two ranks, on the second, on none."""
+    assert two["plain"][-1]["largest"] == "[nan, nan, 3.0]"
+
+
 @pytest.mark.parametrize("case", ["no packing", "small packs", "masked"])
 def test_packing_does_not_change_loss_or_gradient(one, case):
     """masked: each sample with its prompt, kept apart by the mask that transformers makes of the positions."""

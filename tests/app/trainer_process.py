@@ -1,6 +1,7 @@
 """One rank of tests/app/test_trainer.py: trains synthetic batches and prints the values of each step as JSON."""
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -64,6 +65,7 @@ def steps_of(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     if save:
         save_checkpoint(folder, trainer, STEPS)
         values[-1]["probe"] = trainer.logprobs(PROBE, 1)
+        values[-1]["largest"] = str(trainer._largest([math.nan if dist.get_rank() == i else 3.0 for i in range(3)]))
     if frozen:
         values[-1]["moved"] = moved(before, trainer)
     if "dtype" in case:

@@ -259,6 +259,20 @@ def test_a_request_that_is_aborted_while_it_waits_returns_without_tokens(rig):
     assert len(first.result(timeout_s=60)) == SLOTS
 
 
+def test_a_call_waits_for_the_weights_that_it_asks_for(rig):
+    sampling = Sampling(2, 5, TEMPERATURE, 1.0, ())
+    early = rig.handle.generate.remote("early", PROMPT, sampling, 75)
+    with pytest.raises(TimeoutError):
+        early.result(timeout_s=1.5)
+    rig.publish(75)
+    assert [set(completion.versions) for completion in early.result(timeout_s=60)] == [{75}] * 2
+
+
+def test_a_call_that_is_made_again_while_it_runs_is_another_one(rig):
+    calls = [rig.handle.generate.remote("twice", PROMPT, Sampling(2, 60, TEMPERATURE, 1.0, ()), 0) for _ in range(2)]
+    assert [len(c.token_ids) for call in calls for c in call.result(timeout_s=60)] == [60] * 4
+
+
 def test_a_call_that_is_aborted_while_its_engine_catches_up_is_never_begun(rig):
     rig.handle.catch_up_slowly.remote(1.0).result(timeout_s=60)
     late = rig.handle.generate.remote("late", PROMPT, Sampling(3, 200, TEMPERATURE, 1.0, ()), 10**6)

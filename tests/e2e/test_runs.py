@@ -119,7 +119,12 @@ def synchronous(jobs, phases) -> Run:
 @pytest.fixture(scope="module")
 def interrupted(jobs) -> Run:
     """Fails in step 3 of its first attempt."""
-    config = small_run(name="interrupted", backend="tests.e2e.backends:DiesInStepThree", **SYNCHRONOUS)
+    config = small_run(
+        name="interrupted",
+        backend="tests.e2e.backends:DiesInStepThree",
+        evals=[{"name": "sums", "eval_every": 2, "num_samples": 4}],
+        **SYNCHRONOUS,
+    )
     return jobs.submit(config)
 
 
@@ -240,6 +245,8 @@ def test_a_resumed_run_gives_the_numbers_of_an_uninterrupted_one(jobs, interrupt
     for run_rows in ("token_ids", "reward", "advantage"):
         ours = rows(resumed).sort(order)[run_rows].to_list()
         assert ours == rows(synchronous).sort(order)[run_rows].to_list()
+    evaluated = rows(resumed, outcome="eval").select("step", "attempt").unique().sort("step")
+    assert evaluated.rows() == [(0, 1), (2, 1), (4, 2)], "each once"
     for key in ("loss/policy", "grad_norm", "entropy", "mine/batch/largest advantage"):
         assert columns(resumed)[key] == pytest.approx(columns(synchronous)[key], abs=1e-5), key
 

@@ -284,6 +284,32 @@ def test_shares_of_the_slots_wait_until_every_sample_of_the_window_has_ended(tmp
     assert recompute(tmp_path).differences == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({"max_async_rollout": 0, "max_off_policy_steps": 0, "stragglers": "discard"}, 0),
+        ({"max_async_rollout": 1, "max_off_policy_steps": 1, "stragglers": "wait"}, 1),
+        ({"max_async_rollout": 1, "max_off_policy_steps": 1, "stragglers": "discard"}, 2),
+        ({"max_async_rollout": 1, "max_off_policy_steps": 3, "stragglers": "wait"}, 3),
+        ({"max_async_rollout": 1, "max_off_policy_steps": 500, "stragglers": "wait"}, 16),
+    ],
+)
+def test_a_sample_that_ends_as_late_as_it_may_counts_in_the_window_in_which_it_was_made(tmp_path, changes, steps):
+    one = core(tmp_path, config=CONFIG | changes | {"steps": 100}, num_slots=1)
+    last = 2 + steps
+    for step in range(1, last + 2):
+        begin = 10.0 * (step - 1)
+        rows = [sample(step=step, sample_id=step, generate_start_s=begin, generate_end_s=begin + 1)]
+        if step == last:  # generated during the second step from its second second on
+            rows.append(sample(step=step, sample_id=0, generate_start_s=11.0, generate_end_s=20.0))
+        one.log_samples("batcher", step, samples_table(rows))
+        one.log_step("trainer", step, step, {}, spans_table([step_span(step, begin, begin + 10)]), last + 2)
+    found = read.series(tmp_path, keys=["timing_generation_pct"])
+    assert dict(zip(found["steps"], found["columns"]["timing_generation_pct"], strict=True))[2] == 100.0
+    one.close("finished")
+    assert recompute(tmp_path).differences == []
+
+
 def test_the_previous_steps_end_is_the_start_of_the_next_also_after_a_restart(tmp_path):
     one = core(tmp_path, config=CONFIG)
     one.log_step("trainer", 1, 1, {}, spans_table([step_span(1, 0.0, 1.0)]), 0)

@@ -127,6 +127,18 @@ def test_a_run_resumed_before_its_first_step_is_like_a_fresh_one(tmp_path):
     assert read.series(tmp_path)["steps"] == [1]
 
 
+def test_of_an_eval_that_is_made_again_after_a_resume_only_the_newer_one_is_shown(tmp_path):
+    for attempt in (1, 2):
+        one = core(tmp_path, attempt=attempt, resume_step=0)
+        rows = group([float(attempt - 1)] * 2, outcome="eval", step=0)
+        one.log_eval(f"evaluator/{attempt}", 0, 0, {}, samples_table(rows))
+        one.close("failed")
+    shown, total = read.samples(tmp_path, outcome="eval")
+    assert (total, shown["reward"].to_list()) == (2, [1.0, 1.0])
+    assert read.samples(tmp_path, outcome="eval", attempt=1)[1] == 2
+    assert read.series(tmp_path, keys=["eval/sums/reward_mean"])["columns"] == {"eval/sums/reward_mean": [1.0]}
+
+
 def test_thinning_keeps_the_extremes_and_says_so(tmp_path):
     values = dict.fromkeys(range(1, 201), 1.0) | {77: 9.0, 78: -9.0}
     found = curve(tmp_path, values, max_points=20)
