@@ -94,6 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (RunError, BadPolicy, config.ConfigError) as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"{options.out}: cannot be written: {error.strerror}; name another folder", file=sys.stderr)
+        return 2
     print(f"{path.name} is in {options.out}")
     return 0
 

@@ -124,6 +124,7 @@ def _follow(run: Run, progress: Progress, dashboard: Dashboard, began: float) ->
             first_step_s = time.monotonic() - began
         if status.final:
             screen.close()
+            run.wait()  # for its log, which goes with the cluster
             return status, first_step_s
         if news := dashboard.announce():
             screen.close()

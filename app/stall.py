@@ -55,6 +55,9 @@ FRAME = re.compile(r"^ +(?:[^ ]*\.)?([^ .]+) \((\S+?):\d+\)$", re.MULTILINE)
 CANNOT_WORK = (psutil.STATUS_STOPPED, "gone")
 
 
+REMEDY = "where it is only slow, raise stall_timeout_s, or lower max_tokens, prompts_per_step or group_size"
+
+
 class Stalled(RuntimeError):
     """No step was finished for longer than the config allows."""
 
@@ -124,7 +127,7 @@ def _explain(sentence: str, context: RunContext) -> str:
         logger.exception("the stacks could not be written")
         return f"{sentence}; the stacks of its processes could not be written: {type(error).__name__}: {error}"
     asked = _requests(context)
-    return f"{sentence}; {verdict(members)}{asked}; the stacks of all its processes: {file}"
+    return f"{sentence}; {verdict(members)}{asked}; {REMEDY}; the stacks of all its processes: {file}"
 
 
 def _requests(context: RunContext) -> str:

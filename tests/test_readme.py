@@ -42,8 +42,8 @@ def test_the_environment_of_the_readme_works(vowels):
         right = vowels.compute_reward(f"{sample.answer}<eos>", sample, eos_token="<eos>")
         wrong = vowels.compute_reward(f"{sample.answer + 1}", sample)
         prose = vowels.compute_reward("a few", sample)
-        assert (right.total_reward, wrong.total_reward, prose.total_reward) == (1.0, 0.0, 0.0)
-        assert (wrong.sample_metrics, prose.sample_metrics) == ({"is_number": 1.0}, {"is_number": 0.0})
+        assert (right.total_reward, wrong.total_reward, prose.total_reward) == (1.0, 0.5, 0.0)
+        assert (wrong.sample_metrics, prose.sample_metrics) == ({"has_number": 1.0}, {"has_number": 0.0})
 
 
 def test_the_environment_of_the_readme_passes_its_check(vowels, capsys):

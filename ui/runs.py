@@ -22,6 +22,7 @@ NO_JOBS = (
     "Type: serve run app.serve:app"
 )
 LOG_BYTES = 256_000
+MOST_NAMED = 5  # damaged files
 T = TypeVar("T")
 
 
@@ -182,7 +183,7 @@ def controlling(api: APIRouter, root: Path, jobs: Any) -> None:
 
 def self_checks(directory: Path) -> list[dict[str, Any]]:
     """Every self-check with what it says; those that failed lead, with their newest line and when it was."""
-    failed = read.checks(directory)
+    failed = [*unreadable_files(directory), *read.checks(directory)]
     known = {item["check"] for item in failed}
     never = [
         {"check": one.__name__, "ok": True, "failures": 0, "message": (one.__doc__ or "").strip().split("\n")[0]}
@@ -190,6 +191,14 @@ def self_checks(directory: Path) -> list[dict[str, Any]]:
         if one.__name__ not in known
     ]
     return [*failed, *never]
+
+
+def unreadable_files(directory: Path) -> list[dict[str, Any]]:
+    """A check that fails where steps are missing from the curves because their files cannot be read."""
+    found = read.damaged(directory, ["series"])
+    more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    message = f"these values are missing from every page: {'; '.join(found[:MOST_NAMED])}{more}"
+    return [{"check": "unreadable_files", "ok": False, "failures": 0, "message": message}] if found else []
 
 
 def _text(file: Path) -> str:

@@ -279,10 +279,12 @@ def test_every_step_is_read_once_and_exactly(monkeypatch):
 
     statuses = iter([Status("running"), Status("finished")])
     monkeypatch.setattr(launch, "POLL_S", 0.0)
-    run = SimpleNamespace(status=lambda: next(statuses), metrics=metrics)
+    waits: list[bool] = []
+    run = SimpleNamespace(status=lambda: next(statuses), metrics=metrics, wait=lambda: waits.append(True))
     seen = Progress(2)
     assert launch._follow(run, seen, SimpleNamespace(announce=lambda: None), 0.0)[0] == "finished"
     assert asked == [None, 1]
+    assert waits == [True], "for the log, before the cluster that has it is gone"
     assert ("tokens generated", "1,000") in seen.summary(1.0, None)
 
 

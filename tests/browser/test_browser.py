@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -162,7 +163,7 @@ def test_runs_stand_out_charts_have_sizes_links_are_copied_reasons_unfold_a_star
     for twin in (first, second):
         change_record(twin, name="twin")
     change_record(failed, reason=reason, model=model)
-    change_record(young, phase="starting the engines")
+    change_record(young, phase="starting the engines", started_at=time.time() - 100)
     next_phase = {"NEXT-PHASE": lambda: change_record(young, phase="loading the trainer")}
     ids = {"first": first.name, "second": second.name, "failed": failed.name, "young": young.name}
     served = Server(tmp_path).start()

@@ -89,3 +89,5 @@ def test_what_cannot_be_exported_is_refused_with_a_reason(run, folder, tmp_path,
     assert export.main([str(tmp_path), str(tmp_path / "x")]) == 2
     assert "neither a run directory nor the id of a run" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+    assert export.main([str(run[0].path), "/proc/x/model"]) == 2
+    assert "/proc/x/model: cannot be written" in capsys.readouterr().err

@@ -109,6 +109,22 @@ def test_one_run_has_its_config_and_every_self_check(dashboard, runs):
     assert by_name["ledger_balance"]["failures"] == 0
 
 
+def test_values_that_cannot_be_read_are_said_on_the_page_of_the_run(tmp_path):
+    run = write_run(tmp_path, steps=4)
+
+    def unreadable():
+        with TestClient(without_pages(tmp_path, None), base_url=HOME) as client:
+            checks = client.get(f"/data/runs/{run.name}").json()["checks"]
+        return [check for check in checks if check["check"] == "unreadable_files"]
+
+    assert unreadable() == []
+    segment = next((run / "metrics" / "series").glob("*.parquet"))
+    segment.write_bytes(b"x" * segment.stat().st_size)
+    [said] = unreadable()
+    assert not said["ok"]
+    assert segment.name in said["message"]
+
+
 def test_two_runs_are_compared_key_by_key(dashboard, runs):
     found = dashboard.get("/data/compare", params={"left": runs.plain, "right": runs.failed}).json()
     assert {"key": "steps", "left": 12, "right": 8, "absent": None} in found["config"]

@@ -28,6 +28,12 @@ const paints = (page, key, name, less) => page.$eval(card(key), ({ panel }, [wha
 }, [name, less]);
 
 async function charts({ open, assert, facts }) {
+  const resumed = await open(`/overview?runs=${facts.mixed}`);
+  await resumed.waitForSelector(".bins");
+  assert.match(await resumed.textContent(".pair"), /started by attempt 2, every one in exactly one bin/);
+  assert.match(await resumed.textContent(".bins"), /In flight.*not finished when the run ended/);
+  await resumed.close();
+
   // The declared range is the y axis, per environment, whatever the values; without it the axis is the data's.
   const page = await open(`/metrics?runs=${facts.ranged}&q=${encodeURIComponent("^reward/.+/reward$")}`);
   await ready(page);

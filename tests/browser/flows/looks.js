@@ -118,6 +118,10 @@ async function start({ open, assert, facts, found }) {
   const page = await open(`/overview?runs=${facts.young}`);
   await page.waitForFunction(() => document.title === "Overview · young · Telescope");
   assert.equal(await page.textContent(".subject .phase"), "starting the engines");
+  const elapsed = () => page.evaluate(() => [...document.querySelectorAll(".fact")].find((one) => one.querySelector(".fact-name").textContent === "Elapsed").textContent);
+  const before = await elapsed();
+  await page.waitForTimeout(3500);
+  assert.notEqual(await elapsed(), before, "time goes on while no file of the run changes");
   assert.match(await page.textContent(".side .run.on small"), /starting the engines/);
   assert.deepEqual(await axe(page), []);
   await shot(page, "overview-starting-light");

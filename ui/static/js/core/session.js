@@ -10,6 +10,8 @@ export const MOST_SHOWN = 10;
 const ALL_DONE = "All steps are done. To train for longer, duplicate the run with more steps.";
 const NO_CHECKPOINT = "It has no checkpoint to go on from (checkpoint_every is 0). Duplicate it to start again.";
 export const isRunning = (row) => ["pending", "starting", "running"].includes(row.state);
+/** Seconds since the start, up to the end or to now: the list of runs is made anew only when a file of theirs changes. */
+export const elapsed = (row) => (isRunning(row) && row.started_at ? Math.max(0, Date.now() / 1000 - row.started_at) : row.elapsed_s);
 /** Why a run that has ended cannot be resumed; empty where it can go on. */
 export const whyNoResume = (row) => {
   if (row.state === "finished") return ALL_DONE;

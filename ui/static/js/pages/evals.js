@@ -21,7 +21,7 @@ export async function mount(main, session) {
   await page.start();
 }
 
-const nothingYet = () => empty("No evaluation yet", "This run has not evaluated its policy. List what to evaluate under evals in the configuration of a run.", command("python -m app.launch configs/demo.yaml"));
+const nothingYet = () => empty("No evaluation yet", "No evaluation of this run has ended. What is evaluated, and how often, stands under evals in the configuration of a run.", command("python -m app.launch configs/demo.yaml"));
 
 const evalMetrics = (page) => page.session.catalog.metrics.filter((entry) => entry.key.startsWith(PREFIX));
 const columns = (page) => evalMetrics(page).map((entry) => entry.key);

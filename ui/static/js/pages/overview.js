@@ -3,7 +3,7 @@
 import { button, fill, h, icon } from "../core/dom.js";
 import { getJson } from "../core/api.js";
 import { age, count, day, duration, lastPart, middle, number, pretty } from "../core/format.js";
-import { isRunning, whyNoResume } from "../core/session.js";
+import { elapsed, isRunning, whyNoResume } from "../core/session.js";
 import * as url from "../core/url.js";
 import { Panel } from "../charts/panel.js";
 import { clamped } from "../parts/controls.js";
@@ -57,7 +57,7 @@ class Overview {
   }
 
   async beat(run, changed) {
-    if (!changed && !this.session.listed) return;
+    if (!changed && !this.session.listed) return isRunning(run.row) && fill(this.facts, this.factList(run)); // time goes on
     if (changed && this.cards.hidden) return this.open(run);
     if (Date.now() - this.readAt > 5000) await this.readDetail(run);
     this.board.refresh();
@@ -70,7 +70,7 @@ class Overview {
     fill(this.reason, failed ? h("div", { class: `banner ${row.state}`, role: "alert" }, icon("warn"), h("div", {}, h("strong", {}, row.state === "failed" ? "This run failed" : pretty(row.state)), clamped(row.reason, { class: "banner-text" }))) : null);
     fill(this.facts, this.factList(run));
     fill(this.checks, h("h2", {}, "Self-checks"), run.series.lastStep ? this.checkList() : h("p", { class: "muted" }, "No step has been checked yet."));
-    fill(this.ledger, ledgerCard(run.series));
+    fill(this.ledger, ledgerCard(run));
     fill(this.config, h("h2", {}, "Configuration"), this.configuration());
     this.actions(row);
   }
@@ -85,7 +85,7 @@ class Overview {
     return [
       h("div", { class: "fact wide" }, h("span", { class: "fact-name" }, "Step"), h("span", { class: "fact-value" }, count(series.lastStep), h("span", { class: "muted" }, row.steps ? ` / ${count(row.steps)}` : "")), h("div", { class: `meter big ${row.state}`, role: "progressbar", "aria-label": "Steps done", "aria-valuenow": Math.round(share * 100), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: `width:${(share * 100).toFixed(1)}%` }))),
       isRunning(row) ? fact("Time left", left ? duration(left) : "–", share === 1 ? "all steps done" : left ? `ends about ${day(Date.now() / 1000 + left)}` : "known after a few steps") : fact("Ended", age(row.ended_at), row.ended_at ? day(row.ended_at) : ""),
-      fact("Elapsed", duration(row.elapsed_s ?? (row.started_at ? Date.now() / 1000 - row.started_at : null)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
+      fact("Elapsed", duration(elapsed(row)), row.attempt > 1 ? `attempt ${row.attempt}` : "attempt 1"),
       fact("Step time", duration(step), recent.length ? `median of ${recent.length} ${recent.length === 1 ? "step" : "steps"}` : "no step yet"),
       fact("Reward", number(series.last(REWARD)), series.lastStep ? `trained samples; ${number(series.last(OF_ALL))} over all scored` : "no step yet"),
       series.last(METRICS_WAIT) == null ? null : fact("Metrics wait", duration(series.last(METRICS_WAIT)), series.last(UNSTORED) ? "a message was not stored" : "in the newest step"),

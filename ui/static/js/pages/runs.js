@@ -4,7 +4,7 @@ import { button, debounce, fill, h, iconButton } from "../core/dom.js";
 import { getJson, send } from "../core/api.js";
 import { age, count, duration, lastPart, middle, number, wall } from "../core/format.js";
 import { Poll } from "../core/poll.js";
-import { isRunning, whyNoResume } from "../core/session.js";
+import { elapsed, isRunning, whyNoResume } from "../core/session.js";
 import { entitle } from "../core/title.js";
 import { colors } from "../core/theme.js";
 import * as url from "../core/url.js";
@@ -122,7 +122,7 @@ class RunsPage {
       h("td", {}, (row.environments || []).map((env) => h("span", { class: "tag" }, env))),
       h("td", { class: "muted clip", title: row.model }, row.model ? middle(lastPart(row.model), 22) : "–", row.algorithm ? h("div", { class: "small" }, row.algorithm) : null),
       h("td", { class: "muted nowrap", title: row.created_at ? wall(row.created_at, true) : "" }, age(row.started_at || row.created_at)),
-      h("td", { class: "muted nowrap" }, duration(row.elapsed_s)),
+      h("td", { class: "muted nowrap" }, duration(elapsed(row))),
       h("td", {}, this.actions(row, name)));
   }
 
