@@ -87,8 +87,8 @@ timing(
 timing("checkpoint_total", "Writing the checkpoint of the step.")
 timing(
     "eval_total",
-    "From start to end of the evaluations that the step waited for. They began after the step before and run beside "
-    "training: they can take longer than the step.",
+    "From start to end of the evaluations that the step waited for: those that began after the step before, and its "
+    "own where a checkpoint or the run's end comes with it. They run beside training, at times longer than the step.",
 )
 timing(
     "waiting_for_metrics_total",
