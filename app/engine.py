@@ -252,13 +252,14 @@ class PolicyEngine:
         end = time.monotonic() + WEIGHTS_LIMIT_S
         while self.version < version and key not in self.aborted:
             await self.catch_up()
-            if self.version < version:
-                if time.monotonic() > end:
-                    raise TimeoutError(
-                        f"{self.name} has weights of version {self.version}, and those of version {version} were not "
-                        f"published within {WEIGHTS_LIMIT_S} s"
-                    )
-                await asyncio.sleep(WEIGHTS_POLL_S)
+            if max(self.version, 0) >= version:  # those that it was started with are version 0, pushed or not
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(
+                    f"{self.name} has weights of version {self.version}, and those of version {version} were not "
+                    f"published within {WEIGHTS_LIMIT_S} s"
+                )
+            await asyncio.sleep(WEIGHTS_POLL_S)
 
     async def running(self) -> int:
         """Requests that the engine has not finished."""
