@@ -9,16 +9,24 @@ def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 
     Returns the indices of each pack's samples. Equal lengths keep their order: equal inputs give equal packs.
     """
+    _check(lengths, seq_len)
+    return _first_fit(lengths, seq_len)
+
+
+def _check(lengths: Sequence[int], seq_len: int) -> None:
     for i, length in enumerate(lengths):
         if not 1 <= length <= seq_len:
             raise ValueError(f"sample {i} has {length} tokens, wanted 1 to seq_len = {seq_len}")
+
+
+def _first_fit(lengths: Sequence[int], size: int) -> list[list[int]]:
     packs: list[list[int]] = []
     room: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         p = next((p for p, free in enumerate(room) if free >= lengths[i]), len(packs))
         if p == len(packs):
             packs.append([])
-            room.append(seq_len)
+            room.append(size)
         packs[p].append(i)
         room[p] -= lengths[i]
     return packs
@@ -27,9 +35,9 @@ def pack(lengths: Sequence[int], seq_len: int) -> list[list[int]]:
 def pack_groups(prompts: Sequence[int], lengths: Sequence[int], groups: Sequence[int], seq_len: int) -> list[list[int]]:
     """The same for samples of groups, whose prompt stands once in a pack: a group stays together as far as it fits.
 
-    prompts: the tokens of each sample's prompt, one number a group; lengths: all of a sample's tokens, its prompt's
-    and at least one more.
+    prompts: the tokens of each sample's prompt, one number a group; lengths: all of a sample's tokens.
     """
+    _check(lengths, seq_len)
     members: dict[int, list[int]] = {}
     for i in sorted(range(len(groups)), key=lambda i: groups[i]):
         members.setdefault(groups[i], []).append(i)
@@ -37,10 +45,10 @@ def pack_groups(prompts: Sequence[int], lengths: Sequence[int], groups: Sequence
     tokens: list[int] = []
     for own in members.values():
         prompt = prompts[own[0]]
-        for piece in pack([lengths[i] - prompt for i in own], seq_len - prompt):
+        for piece in _first_fit([lengths[i] - prompt for i in own], seq_len - prompt):
             pieces.append([own[p] for p in piece])
             tokens.append(prompt + sum(lengths[i] - prompt for i in pieces[-1]))
-    return [[i for p in one for i in pieces[p]] for one in pack(tokens, seq_len)]
+    return [[i for p in one for i in pieces[p]] for one in _first_fit(tokens, seq_len)]
 
 
 def rows(lengths: Sequence[int], seq_len: int) -> list[list[int]]:

@@ -5,7 +5,6 @@ Prompts become ids once, here; completions come back as ids and are never tokeni
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -199,9 +198,9 @@ class Sampler:
                 # A dead engine is replaced by Serve; any other error would come again.
                 if waited_s >= ENGINE_RETURN_S or not engine_died(error):
                     raise EngineFailed(f"engine: {type(error).__name__}: {_last_line(error)}") from error
-                waiting_since = time.monotonic()
-                await asyncio.sleep(min(attempt, ENGINE_POLL_S))
-                waited_s += time.monotonic() - waiting_since
+                pause_s = min(attempt, ENGINE_POLL_S)
+                await asyncio.sleep(pause_s)
+                waited_s += pause_s
             finally:
                 self.calls[key].discard(name)
         raise AssertionError("unreachable")

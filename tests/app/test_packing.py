@@ -56,7 +56,12 @@ def test_a_group_stays_together_and_its_prompt_counts_once():
     assert pack_groups([0] * 6, lengths, groups, 70) == [[i] for i in (2, 5, 1, 4, 0, 3)]
 
 
-SAMPLES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50), st.integers(0, 5)), max_size=60)
+def test_a_sample_of_a_group_that_cannot_be_packed_is_refused_by_name():
+    with pytest.raises(ValueError, match="sample 1 has 101 tokens, wanted 1 to seq_len = 100"):
+        pack_groups([40, 40], [50, 101], [7, 7], 100)
+
+
+SAMPLES = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 5)), max_size=60)
 
 
 @PROPERTY

@@ -283,7 +283,7 @@ def test_an_abort_ends_the_wait_for_the_replacement_of_an_engine(rig, monkeypatc
 
 
 def test_an_engine_that_stays_away_makes_an_error(rig, monkeypatch):
-    monkeypatch.setattr(sampler_module, "ENGINE_POLL_S", 0.0)
+    monkeypatch.setattr(sampler_module, "ENGINE_POLL_S", 0.01)
     monkeypatch.setattr(sampler_module, "ENGINE_RETURN_S", 0.05)
     drawing = rig("two" + END, name="sums")
     drawing.engines.gone = 10**9
