@@ -8,7 +8,6 @@ that first writes it down, after removing what the run left on the cluster.
 import contextlib
 import re
 import shlex
-import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -293,12 +292,12 @@ class Run:
 
     def _end_without_ray(self, record: Record, known: Mapping[str, Any] | None) -> tuple[str, str] | None:
         """How a run ended that Ray does not know, told by the lock of its driver; None while it may be alive."""
-        if self.directory.has_writer():
-            return None
-        if record["pid"] is not None and record["host"] == socket.gethostname():
+        if self.directory.has_lost(record):
             if record["stop_requested"]:
                 return "stopped", "stopped on request"
             return "failed", self._silent_end(record)
+        if self.directory.has_writer():
+            return None
         if record["job_id"] is None:
             return None  # started by hand, on another machine or a moment ago
         if known is not None and record["cluster"] == self.jobs.client().get_address():

@@ -20,7 +20,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -279,6 +279,10 @@ class RunDir:
         except BlockingIOError:
             return True
         return False
+
+    def has_lost(self, driver: Mapping[str, Any]) -> bool:
+        """Whether the driver that a record names (`pid`, `host`) was of this machine and writes the run no more."""
+        return driver["pid"] is not None and driver["host"] == socket.gethostname() and not self.has_writer()
 
     def check_unwritten(self) -> None:
         """Raises RunError while a process is writing the run."""

@@ -114,12 +114,10 @@ def _delta(root: Path, histories: Histories, cursor: str, keys: set[str] | None)
 
 def state_of(directory: Path) -> dict[str, str | None]:
     """The state of a run, and what its start is doing."""
-    try:
-        about = orjson.loads((directory / "run.json").read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        about = None
-    about = about if isinstance(about, dict) else {}
-    return {name: records.text(about.get(name)) for name in ("state", "phase")}
+    about = records.written(directory)
+    said = {name: records.text(about.get(name)) for name in ("state", "phase")}
+    end = records.unsaid_end(directory, said["state"])
+    return said | {name: end[name] for name in said if name in end}
 
 
 def _plain(window: Window) -> dict[str, Any]:

@@ -3,8 +3,12 @@ its type or is absent, so that one odd run cannot take the list of all runs down
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import orjson
+
+from app.jobs import RunDir
 from metrics import read
 
 TEXTS = ("id", "name", "state", "phase", "reason", "model", "algorithm", "host", "job_id")
@@ -26,6 +30,34 @@ def typed(run: Mapping[str, Any]) -> dict[str, Any]:
         "archived": run.get("archived") is True,
         "versions": versions(run),
     }
+
+
+def written(directory: Path) -> dict[str, Any]:
+    """run.json as it stands; empty when it cannot be read."""
+    try:
+        found = orjson.loads((directory / "run.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def unsaid_end(directory: Path, state: str | None) -> dict[str, Any]:
+    """What is true of a run whose driver died on this machine before it could write so; nothing of any other.
+
+    Where there is a cluster the job API writes it down soon; without one, pages would show a dead run as running.
+    """
+    if state not in ("starting", "running"):
+        return {}
+    record = written(directory)
+    try:
+        lost = RunDir(directory).has_lost({name: record.get(name) for name in ("pid", "host")})
+    except OSError:  # a run of another user, whose lock may not be tried
+        return {}
+    if not lost or written(directory) != record:  # else it has just ended, or been resumed
+        return {}
+    asked = record.get("stop_requested") is True
+    reason = "stopped on request" if asked else f"its driver (pid {record['pid']}) ended without saying why"
+    return {"state": "stopped" if asked else "failed", "reason": text(reason), "phase": None, "elapsed_s": None}
 
 
 def unreadable(run_id: str, error: OSError) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Listing:
     def rows(self) -> tuple[list[dict[str, Any]], list[str]]:
         """The newest first, and what could not be read beside them."""
         about, problems = said_about(self.about)
-        rows = [{**self._row(directory), **about.get(directory.name, {})} for directory in run_dirs(self.root)]
+        rows = [{**self._standing(directory), **about.get(directory.name, {})} for directory in run_dirs(self.root)]
         return sorted(rows, key=lambda row: (row["created_at"] or 0.0, row["id"]), reverse=True), problems
 
     def configs(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
@@ -64,6 +64,10 @@ class Listing:
             except (ValueError, OSError) as error:
                 unreadable[directory.name] = str(error)
         return found, unreadable
+
+    def _standing(self, directory: Path) -> dict[str, Any]:
+        row = self._row(directory)
+        return row | records.unsaid_end(directory, row["state"])
 
     def _row(self, directory: Path) -> dict[str, Any]:
         try:
@@ -125,6 +129,7 @@ def reading(api: APIRouter, listing: Listing) -> None:
         text = _text(directory / "config.yaml")
         about = said_about(listing.about)[0].get(run_id, {})
         record = records.typed(read.run(listing.root, run_id))
+        record |= records.unsaid_end(directory, record["state"])
         return reply({"run": record, "config": text, "checks": self_checks(directory), "about": about})
 
 

@@ -32,6 +32,7 @@ TWO_WORKERS: dict[str, dict[str, Any]] = {
     "frozen": {"freeze": "layers.0"},
     "reference": {"kl_penalty_tau": 0.1, "kl_reference": "initial"},
     "empty": {"empty_step": 2},
+    "nonfinite": {"nonfinite_step": 1, "lr_schedule": "linear"},
     "minibatches": {"minibatches": 2, "use_ppo_clip": True},
     "resumed": {"restore": True},
 }
@@ -163,9 +164,11 @@ def test_the_first_of_several_updates_has_ratio_one_and_the_second_has_not(two):
     assert first["grad_norm"] > 0
 
 
-def test_a_gradient_that_is_not_finite_moves_neither_weights_nor_schedule(one):
-    steps = one["nonfinite"]
-    assert steps[0]["train/nonfinite_gradients"] == 1
+@pytest.mark.parametrize("workers", ["one", "two"])
+def test_a_gradient_that_is_not_finite_moves_neither_weights_nor_schedule(workers, request):
+    steps = request.getfixturevalue(workers)["nonfinite"]
+    assert [step["train/nonfinite_gradients"] for step in steps] == [1, 0, 0]
+    assert [step["train/skipped_updates"] for step in steps] == [1, 0, 0]
     assert steps[1]["learning_rate"] == steps[0]["learning_rate"]
     assert steps[2]["learning_rate"] < steps[1]["learning_rate"]
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +85,34 @@ def test_a_stop_answers_with_the_state_that_was_reached_and_a_refusal_with_its_s
         resumed = client.post(f"/data/runs/{run.name}/resume", json={"overrides": ["num_workers=2"]})
         assert (resumed.json()["state"], jobs.overrides) == ("pending", ["num_workers=2"])
         assert client.post(f"/data/runs/{run.name}/delete").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("host", "asked", "state", "reason"),
+    [
+        (socket.gethostname(), False, "failed", "its driver (pid 7) ended without saying why"),
+        (socket.gethostname(), True, "stopped", "stopped on request"),
+        ("elsewhere", False, "running", None),
+    ],
+)
+def test_a_run_whose_driver_died_here_is_not_shown_as_running(client, run, host, asked, state, reason):
+    def told():
+        (row,) = client.get("/data/runs").json()["runs"]
+        alone = client.get(f"/data/runs/{run.name}").json()["run"]
+        (delta,) = client.get(f"/data/delta?c={run.name}:0::0").json()["runs"]
+        assert (row["state"], row["reason"]) == (alone["state"], alone["reason"])
+        assert (row["state"], row["phase"]) == (delta["state"], delta["phase"])
+        assert (row["elapsed_s"] is None) == (alone["elapsed_s"] is None) == (row["state"] != "running")
+        return row["state"], row["reason"]
+
+    of_driver = {"state": "running", "ended_at": None, "pid": 7, "host": host, "stop_requested": asked}
+    record = json.loads((run / "run.json").read_text()) | of_driver
+    (run / "run.json").write_text(json.dumps(record))
+    with (run / "writer.lock").open("w") as driver:
+        fcntl.flock(driver, fcntl.LOCK_EX)
+        assert told() == ("running", None)
+    assert told() == (state, reason)
+    assert json.loads((run / "run.json").read_text()) == record
 
 
 def test_a_run_without_a_checkpoint_can_be_resumed_only_if_it_was_to_write_some(run):

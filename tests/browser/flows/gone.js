@@ -8,6 +8,12 @@ run(async ({ open, assert, facts, found }) => {
   const overview = await open(`/overview?runs=${facts.first}`, { allowed });
   const rollouts = await open(`/rollouts?runs=${facts.first}`, { allowed });
   await painted(metrics);
+  // A link to a run that there is not, or no longer: what is shown instead is not passed off as it.
+  const astray = await open(`/overview?runs=${facts.second},sums-20260101-000000-dead`);
+  await astray.waitForSelector(".toast.on >> text=sums-20260101-000000-dead");
+  assert.equal(await astray.locator(".page-head .name").textContent(), "b");
+  assert.deepEqual(astray.troubles, []);
+  await astray.close();
   console.log("REMOVE-A");
   const wake = (page) => page.evaluate(() => document.dispatchEvent(new Event("visibilitychange")));
   for (const page of [metrics, overview, rollouts]) await wake(page);

@@ -7,7 +7,7 @@ import * as url from "./core/url.js";
 import { iconButton } from "./core/dom.js";
 import { startHints } from "./parts/hint.js";
 import { startKeys } from "./parts/keys.js";
-import { startToasts } from "./parts/toast.js";
+import { say, startToasts } from "./parts/toast.js";
 
 const CARRIED = ["runs", "run"];
 
@@ -27,9 +27,10 @@ export async function start(root, page) {
     const module = await import(`./pages/${page}.js`);
     const session = new Session();
     await session.list(true);
-    session.choose();
+    const missing = session.choose();
     await module.mount(main, session);
     root.dataset.ready = "true";
+    if (missing.length && session.rows.length) say(`This link names what is not in ${session.root}: ${missing.slice(0, 3).map((id) => id.slice(0, 80)).join(", ")}`);
   } catch (error) {
     fill(main, h("div", { class: "empty bad" }, h("h2", {}, "This page could not start"), h("p", {}, error.message), h("button", { type: "button", class: "btn", onclick: () => location.reload() }, "Try again")));
     console.error(error);

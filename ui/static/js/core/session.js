@@ -67,10 +67,11 @@ export class Session {
     return lost;
   }
 
-  // The runs of the address; without any, the one that runs, else the newest.
+  // The runs of the address; without any, the one that runs, else the newest. Returns those that there are not.
   choose() {
     const known = new Set(this.rows.map((row) => row.id));
-    this.selected = url.list("runs").filter((id) => known.has(id)).slice(0, MOST_SHOWN);
+    const listed = url.list("runs");
+    this.selected = listed.filter((id) => known.has(id)).slice(0, MOST_SHOWN);
     const asked = url.get("run");
     if (!this.selected.length) {
       const first = known.has(asked) ? this.row(asked) : this.rows.find((row) => row.state === "running" && !row.archived) || this.rows.find((row) => !row.archived) || this.rows[0];
@@ -78,6 +79,7 @@ export class Session {
     }
     this.focus = known.has(asked) ? asked : this.selected[0] || this.rows[0]?.id || null;
     this.paint();
+    return [...new Set([...listed, asked])].filter((id) => id && id !== "none" && !known.has(id));
   }
 
   // A run that is looked at takes the first free colour and keeps it; people may choose another one.
