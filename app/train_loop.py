@@ -162,14 +162,19 @@ class Worker:
             return checkpoint.write(self.context.checkpoints, self.trainer, batch.step)
 
     def seal(self, written: Path | None, batch: TrainerData) -> None:
-        """A checkpoint counts once the numbers of its step are stored: a resume would not make them again."""
-        if written is None or self.rank != 0:
+        """A checkpoint counts once the numbers of its step are stored: a resume would not make them again.
+
+        All ranks wait for it: one that failed in the next step would take the run down before.
+        """
+        if written is None:
             return
-        self.stored()
-        config = self.config
-        checkpoint.seal(
-            written, self.trainer, ResumePoint(batch.step, self.cursor), config.keep_last, config.keep_every
-        )
+        if self.rank == 0:
+            self.stored()
+            config = self.config
+            checkpoint.seal(
+                written, self.trainer, ResumePoint(batch.step, self.cursor), config.keep_last, config.keep_every
+            )
+        dist.barrier(group=self.cpu_group)
 
     def log(self, batch: TrainerData, values: dict[str, float]) -> None:
         """Closes the step and sends it."""
