@@ -292,10 +292,9 @@ class Run:
 
     def _end_without_ray(self, record: Record, known: Mapping[str, Any] | None) -> tuple[str, str] | None:
         """How a run ended that Ray does not know, told by the lock of its driver; None while it may be alive."""
-        if self.directory.has_lost(record):
-            if record["stop_requested"]:
-                return "stopped", "stopped on request"
-            return "failed", self._silent_end(record)
+        if ended := self.directory.unsaid_end(record):
+            state, reason = ended
+            return state, self._explained(reason, record) if state == "failed" else reason
         if self.directory.has_writer():
             return None
         if record["job_id"] is None:
@@ -306,14 +305,14 @@ class Run:
             return "failed", f"it never started, and the Ray cluster at {record['cluster']} is gone"
         return None
 
-    def _silent_end(self, record: Record) -> str:
-        who = f"its driver (pid {record['pid']})"
+    def _explained(self, reason: str, record: Record) -> str:
+        """The reason of an end that nobody wrote down, with what else is known of it."""
         if record["cluster"] is not None and _unreachable(record["cluster"]):
             return (
-                f"{who} is gone, and the Ray cluster at {record['cluster']} with it: "
+                f"its driver (pid {record['pid']}) is gone, and the Ray cluster at {record['cluster']} with it: "
                 "resume the run to go on from its last checkpoint"
             )
-        return f"{who} ended without saying why" + ("; see the log" if self._kept_log() else "")
+        return reason + ("; see the log" if self._kept_log() else "")
 
     def _clean(self, client: Any, pending_job: str | None = None) -> None:
         """Remove what the run left on the cluster, from here when connected to it, else by a job."""

@@ -280,9 +280,14 @@ class RunDir:
             return True
         return False
 
-    def has_lost(self, driver: Mapping[str, Any]) -> bool:
-        """Whether the driver that a record names (`pid`, `host`) was of this machine and writes the run no more."""
-        return driver["pid"] is not None and driver["host"] == socket.gethostname() and not self.has_writer()
+    def unsaid_end(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
+        """How a run without a final state ended whose driver was of this machine and writes it no more; else None."""
+        pid = record.get("pid")
+        if pid is None or record.get("host") != socket.gethostname() or self.has_writer():
+            return None
+        if record.get("stop_requested") is True:
+            return "stopped", "stopped on request"
+        return "failed", f"its driver (pid {pid}) ended without saying why"
 
     def check_unwritten(self) -> None:
         """Raises RunError while a process is writing the run."""

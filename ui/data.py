@@ -115,9 +115,8 @@ def _delta(root: Path, histories: Histories, cursor: str, keys: set[str] | None)
 def state_of(directory: Path) -> dict[str, str | None]:
     """The state of a run, and what its start is doing."""
     about = records.written(directory)
-    said = {name: records.text(about.get(name)) for name in ("state", "phase")}
-    end = records.unsaid_end(directory, said["state"])
-    return said | {name: end[name] for name in said if name in end}
+    about |= records.unsaid_end(directory, about.get("state"))
+    return {name: records.text(about.get(name)) for name in ("state", "phase")}
 
 
 def _plain(window: Window) -> dict[str, Any]:

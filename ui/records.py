@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from app.jobs import RunDir
+from app.jobs import FINAL, RunDir
 from metrics import read
 
 TEXTS = ("id", "name", "state", "phase", "reason", "model", "algorithm", "host", "job_id")
@@ -41,23 +41,21 @@ def written(directory: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def unsaid_end(directory: Path, state: str | None) -> dict[str, Any]:
+def unsaid_end(directory: Path, state: Any) -> dict[str, Any]:
     """What is true of a run whose driver died on this machine before it could write so; nothing of any other.
 
     Where there is a cluster the job API writes it down soon; without one, pages would show a dead run as running.
     """
-    if state not in ("starting", "running"):
+    if state in FINAL:
         return {}
     record = written(directory)
     try:
-        lost = RunDir(directory).has_lost({name: record.get(name) for name in ("pid", "host")})
+        end = RunDir(directory).unsaid_end(record)
     except OSError:  # a run of another user, whose lock may not be tried
         return {}
-    if not lost or written(directory) != record:  # else it has just ended, or been resumed
+    if end is None or written(directory) != record:  # it has just ended, or been resumed
         return {}
-    asked = record.get("stop_requested") is True
-    reason = "stopped on request" if asked else f"its driver (pid {record['pid']}) ended without saying why"
-    return {"state": "stopped" if asked else "failed", "reason": text(reason), "phase": None, "elapsed_s": None}
+    return {"state": end[0], "reason": text(end[1]), "phase": None, "elapsed_s": None}
 
 
 def unreadable(run_id: str, error: OSError) -> dict[str, Any]:

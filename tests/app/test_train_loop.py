@@ -1,5 +1,6 @@
 """What ends a run from inside the training loop."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,7 +40,7 @@ def test_no_rank_goes_on_before_the_checkpoint_of_the_step_is_sealed(monkeypatch
     """Else a rank that fails in the next step ends the run while the first is still sealing."""
     seen: list[str] = []
     config = SimpleNamespace(keep_last=1, keep_every=0)
-    stored = lambda: seen.append("stored")  # noqa: E731
+    stored = partial(seen.append, "stored")
     worker = SimpleNamespace(rank=rank, config=config, trainer=None, cursor=None, cpu_group=None, stored=stored)
     monkeypatch.setattr(train_loop.checkpoint, "seal", lambda *_: seen.append("sealed"))
     monkeypatch.setattr(train_loop.dist, "barrier", lambda group: seen.append("all there"))

@@ -88,29 +88,30 @@ def test_a_stop_answers_with_the_state_that_was_reached_and_a_refusal_with_its_s
 
 
 @pytest.mark.parametrize(
-    ("host", "asked", "state", "reason"),
+    ("said", "host", "asked", "state", "reason"),
     [
-        (socket.gethostname(), False, "failed", "its driver (pid 7) ended without saying why"),
-        (socket.gethostname(), True, "stopped", "stopped on request"),
-        ("elsewhere", False, "running", None),
+        ("running", socket.gethostname(), False, "failed", "its driver (pid 7) ended without saying why"),
+        ("pending", socket.gethostname(), False, "failed", "its driver (pid 7) ended without saying why"),
+        ("running", socket.gethostname(), True, "stopped", "stopped on request"),
+        ("running", "elsewhere", False, "running", None),
     ],
 )
-def test_a_run_whose_driver_died_here_is_not_shown_as_running(client, run, host, asked, state, reason):
+def test_a_run_whose_driver_died_here_is_not_shown_as_running(client, run, said, host, asked, state, reason):
     def told():
         (row,) = client.get("/data/runs").json()["runs"]
         alone = client.get(f"/data/runs/{run.name}").json()["run"]
         (delta,) = client.get(f"/data/delta?c={run.name}:0::0").json()["runs"]
         assert (row["state"], row["reason"]) == (alone["state"], alone["reason"])
         assert (row["state"], row["phase"]) == (delta["state"], delta["phase"])
-        assert (row["elapsed_s"] is None) == (alone["elapsed_s"] is None) == (row["state"] != "running")
+        assert (row["elapsed_s"] is None) == (alone["elapsed_s"] is None) == (row["state"] != said)
         return row["state"], row["reason"]
 
-    of_driver = {"state": "running", "ended_at": None, "pid": 7, "host": host, "stop_requested": asked}
+    of_driver = {"state": said, "ended_at": None, "pid": 7, "host": host, "stop_requested": asked}
     record = json.loads((run / "run.json").read_text()) | of_driver
     (run / "run.json").write_text(json.dumps(record))
     with (run / "writer.lock").open("w") as driver:
         fcntl.flock(driver, fcntl.LOCK_EX)
-        assert told() == ("running", None)
+        assert told() == (said, None)
     assert told() == (state, reason)
     assert json.loads((run / "run.json").read_text()) == record
 
