@@ -49,7 +49,7 @@ WAITS = {
     ("environments/worker.py", "_next"): "its environment's process",
 }
 """(file, function) whose frame on a stack says for whom its process waits."""
-COLLECTIVES = ("distributed_c10d.py", "_fsdp_param_group.py", "_fsdp_collectives.py")
+COLLECTIVES = ("distributed_c10d.py", "_functional_collectives.py", "_fsdp_param_group.py", "_fsdp_collectives.py")
 FRAME = re.compile(r"^ +(?:[^ ]*\.)?([^ .]+) \((\S+?):\d+\)$", re.MULTILINE)
 """A frame in py-spy's words: `Worker.batches (app/train_loop.py:95)`."""
 CANNOT_WORK = (psutil.STATUS_STOPPED, "gone")

@@ -89,6 +89,10 @@ Thread 9 (idle): "TrainingThread"
             "    barrier (torch/distributed/distributed_c10d.py:9)\n    Worker.finish_evals (app/train_loop.py:8)",
             "ranks",
         ),
+        (
+            "    wait_tensor (torch/distributed/_functional_collectives.py:9)\n    Publisher.push (app/publish.py:8)",
+            "ranks",  # a weight that is gathered for a push
+        ),
         ("    answer (app/run_context.py:7)\n    Worker.finish_evals (app/train_loop.py:8)", "the evaluator"),
         ("    answer (app/run_context.py:7)\n    Publisher.push (app/publish.py:50)", "the weight store"),
         ("    WeightGroup.send (app/weight_group.py:140)\n    Publisher.push (app/publish.py:50)", "the engines"),

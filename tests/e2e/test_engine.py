@@ -90,14 +90,18 @@ class Rig:
         sampling = Sampling(n, max_tokens, TEMPERATURE, 1.0, **{"stop_token_ids": ()} | changes)
         return self.handle.generate.remote(f"call {time.monotonic_ns()}", PROMPT, sampling, 0).result(timeout_s=120)
 
-    def begin(self, key: str) -> Any:
+    def begin(self, key: str, n: int = 4) -> Any:
         """Long completions, of which the first tokens are there when this returns."""
-        response = self.handle.generate.remote(key, PROMPT, Sampling(4, LONG, TEMPERATURE, 1.0, ()), 0)
-        end = time.monotonic() + 60
-        while not self.handle.running.remote().result(timeout_s=10):
-            assert time.monotonic() < end, "the engine did not begin within 60 s"
+        response = self.handle.generate.remote(key, PROMPT, Sampling(n, LONG, TEMPERATURE, 1.0, ()), 0)
+        self.has_requests(1)
         time.sleep(0.1)
         return response
+
+    def has_requests(self, at_least: int) -> None:
+        """Returns once the engine has so many unfinished requests."""
+        end = time.monotonic() + 60
+        while self.handle.running.remote().result(timeout_s=10) < at_least:
+            assert time.monotonic() < end, f"the engine did not get {at_least} requests within 60 s"
 
     def disagreement(self) -> float:
         """Largest difference of log-probability between the engine's tokens and the model."""
@@ -250,13 +254,13 @@ def test_an_aborted_call_returns_its_tokens_and_its_slots_are_free_within_a_seco
 
 
 def test_a_request_that_is_aborted_while_it_waits_returns_without_tokens(rig):
-    sampling = Sampling(SLOTS, LONG, TEMPERATURE, 1.0, ())
-    first = rig.handle.generate.remote("first", PROMPT, sampling, 0)
-    waiting = rig.handle.generate.remote("waiting", PROMPT, sampling, 0)
-    time.sleep(0.1)
+    ahead = 4 * SLOTS  # seconds of work: a slow abort does not come too late
+    first = rig.begin("first", ahead)
+    waiting = rig.handle.generate.remote("waiting", PROMPT, Sampling(ahead + 1, LONG, TEMPERATURE, 1.0, ()), 0)
+    rig.has_requests(ahead + 1)  # which the first never are
     rig.handle.broadcast("abort", ["waiting"]).results(timeout_s=60)
     assert {(c.finish_reason, c.token_ids) for c in waiting.result(timeout_s=10)} == {("abort", ())}
-    assert len(first.result(timeout_s=60)) == SLOTS
+    assert [completion.finish_reason for completion in first.result(timeout_s=60)] == ["length"] * ahead
 
 
 def test_a_call_waits_for_the_weights_that_it_asks_for(rig):
